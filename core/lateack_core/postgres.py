@@ -1,0 +1,201 @@
+"""The only door to asyncpg: named statements, one pool, and one word for "not there".
+
+Nothing here holds a session: no LISTEN, no session lock, no temporary table; so a transaction
+pooler may stand in between (`prepared_statements=False`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import asyncpg
+
+from lateack_sql import query
+
+MINIMUM_VERSION = 15
+# A statement that waits longer than this has met something that is stuck.
+STATEMENT_TIMEOUT = 15.0
+MIGRATION_TIMEOUT = 3600.0
+ACQUIRE_TIMEOUT = 5.0
+CONNECT_TIMEOUT = 5.0
+# Deadlocks and serialisation failures: the statement did nothing and may be sent again.
+_REPEATABLE = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError)
+_UNAVAILABLE = (
+    OSError,
+    asyncio.TimeoutError,
+    asyncpg.PostgresConnectionError,
+    asyncpg.InterfaceError,
+    asyncpg.InternalClientError,
+    asyncpg.OperatorInterventionError,
+    asyncpg.InsufficientResourcesError,
+    asyncpg.InvalidAuthorizationSpecificationError,
+    asyncpg.ReadOnlySQLTransactionError,
+    asyncpg.CannotConnectNowError,
+)
+
+Row = asyncpg.Record
+Connection = asyncpg.pool.PoolConnectionProxy
+
+
+class LedgerUnavailable(Exception):
+    """The database gave no answer. What was sent may have happened or not."""
+
+
+class LedgerUnfit(Exception):
+    """The database cannot be used as it is; the message says what to change."""
+
+
+class Blocked(Exception):
+    """Another transaction holds what the statement needs; nothing was written."""
+
+
+class Duplicate(Exception):
+    """A unique constraint refused the statement; nothing was written."""
+
+
+class Postgres:
+    """A pool of connections to the ledger."""
+
+    def __init__(self, pool: asyncpg.Pool) -> None:
+        self._pool = pool
+        self._ok_since = time.monotonic()
+
+    @property
+    def settled_for(self) -> float:
+        """Seconds since the last trouble with the database, as this process saw it."""
+        return time.monotonic() - self._ok_since
+
+    async def fetch(self, name: str, *args: Any) -> list[Row]:
+        """Run the statement called `name` on its own and return its rows.
+
+        Raises:
+            LedgerUnavailable: no answer; whether it took effect is not known.
+        """
+        text = query(name)
+        async with self._acquired() as connection:
+            return await self._fetch(connection, text, args)
+
+    async def fetch_with_lock_timeout(self, name: str, milliseconds: int, *args: Any) -> list[Row]:
+        """Like fetch, in a transaction that waits for locks no longer than that.
+
+        Raises:
+            Blocked: a lock was not had in time.
+        """
+        async with self.transaction(lock_timeout=milliseconds) as transaction:
+            return await transaction.fetch(name, *args)
+
+    @asynccontextmanager
+    async def transaction(self, *, lock_timeout: int | None = None) -> AsyncIterator[Transaction]:
+        """A transaction that cannot hold locks for long, even when frozen inside it."""
+        async with self._acquired() as connection, connection.transaction():
+            settings = "SET LOCAL idle_in_transaction_session_timeout = '5s';"
+            settings += "SET LOCAL statement_timeout = '4s';"
+            if lock_timeout is not None:
+                settings += f"SET LOCAL lock_timeout = '{int(lock_timeout)}ms'"
+            await connection.execute(settings)
+            yield Transaction(connection)
+
+    @asynccontextmanager
+    async def migration(self) -> AsyncIterator[Transaction]:
+        """A transaction that may take its time, for changes of the schema."""
+        async with self._acquired() as connection, connection.transaction():
+            yield Transaction(connection)
+
+    async def script(self, text: str) -> None:
+        """Run statements without parameters, outside of a transaction of ours."""
+        async with self._acquired() as connection:
+            await connection.execute(text, timeout=MIGRATION_TIMEOUT)
+
+    async def check(self) -> None:
+        """Refuse a server that is too old.
+
+        Raises:
+            LedgerUnfit, LedgerUnavailable
+        """
+        async with self._acquired() as connection:
+            version = connection.get_server_version()
+        if version.major < MINIMUM_VERSION:
+            raise LedgerUnfit(
+                f"PostgreSQL {version.major} is too old: lateack needs {MINIMUM_VERSION} or newer"
+            )
+
+    async def close(self) -> None:
+        """Close every connection; those in use get a moment to finish."""
+        try:
+            await asyncio.wait_for(self._pool.close(), 3.0)
+        except (TimeoutError, *_UNAVAILABLE):
+            self._pool.terminate()
+
+    async def _fetch(self, connection: Connection, text: str, args: Sequence[Any]) -> list[Row]:
+        for attempt in range(5):
+            try:
+                rows: list[Row] = await connection.fetch(text, *args)
+            except _REPEATABLE:
+                if attempt == 4 or connection.is_in_transaction():
+                    raise
+                await asyncio.sleep(0.01 * 2**attempt)
+            else:
+                return rows
+        raise AssertionError("unreachable")
+
+    @asynccontextmanager
+    async def _acquired(self) -> AsyncIterator[Connection]:
+        """A connection, with every error that means "not there" under one name."""
+        try:
+            async with self._pool.acquire(timeout=ACQUIRE_TIMEOUT) as connection:
+                yield connection
+        except (asyncpg.LockNotAvailableError, *_REPEATABLE) as error:
+            raise Blocked(str(error)) from error
+        except asyncpg.UniqueViolationError as error:
+            raise Duplicate(str(error)) from error
+        except _UNAVAILABLE as error:
+            self._ok_since = time.monotonic()
+            raise LedgerUnavailable(f"{type(error).__name__}: {error}".rstrip(": ")) from error
+
+
+class Transaction:
+    """A connection inside a transaction."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    async def fetch(self, name: str, *args: Any) -> list[Row]:
+        rows: list[Row] = await self._connection.fetch(query(name), *args)
+        return rows
+
+    async def script(self, text: str) -> None:
+        """Run statements without parameters."""
+        await self._connection.execute(text, timeout=MIGRATION_TIMEOUT)
+
+
+async def _nothing_to_reset(connection: Any) -> None:
+    """Nothing of ours outlives its transaction, so the usual round trip for it is saved."""
+
+
+async def connect(
+    url: str, *, size: int = 10, prepared_statements: bool = True, name: str = "lateack"
+) -> Postgres:
+    """Open a pool; connections are made when they are needed.
+
+    Raises:
+        LedgerUnavailable: the URL cannot be used at all.
+    """
+    try:
+        pool = asyncpg.create_pool(
+            url,
+            min_size=0,
+            max_size=size,
+            max_inactive_connection_lifetime=60.0,
+            command_timeout=STATEMENT_TIMEOUT,
+            timeout=CONNECT_TIMEOUT,
+            statement_cache_size=100 if prepared_statements else 0,
+            server_settings={"application_name": name},
+            reset=_nothing_to_reset,
+        )
+        return Postgres(await pool)
+    except (*_UNAVAILABLE, ValueError) as error:
+        raise LedgerUnavailable(f"DATABASE_URL cannot be used: {error}") from error

@@ -1,0 +1,2 @@
+-- Every migration that has been applied.
+SELECT number, checksum FROM lateack.migrations

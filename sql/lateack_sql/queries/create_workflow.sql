@@ -1,0 +1,63 @@
+-- Insert one workflow: its own row, its steps and its joins, or nothing when its key is known.
+-- Runs alone in its statement; replays are read by find_by_keys, as with create_jobs.
+-- $1 workflow id  $2 tenant  $3 key or null  $4 fingerprint  $5 name of the workflow  $6 queue
+-- $7 priority  $8 rare, as jsonb  $9 seconds until the first step is runnable or null  $10 eta or null
+-- joins: $11 id  $12 total  $13 gather
+-- steps: $14 id  $15 task  $16 queue  $17 priority  $18 args  $19 kwargs  $20 max_retries
+--        $21 waits_for or null  $22 feeds  $23 position  $24 immutable
+-- $25 the join that the workflow's own row waits for  $26 seconds before the relay takes fresh rows
+WITH patience AS MATERIALIZED (
+    SELECT set_config('lock_timeout', '200ms', true)
+), moment AS MATERIALIZED (
+    SELECT coalesce($10::timestamptz, lateack.now() + make_interval(secs => $9::float8), lateack.now()) AS run_at,
+           coalesce(($8::jsonb ->> 'expires_at')::timestamptz,
+                    lateack.now() + make_interval(secs => ($8::jsonb ->> 'expires_in')::float8)) AS expires_at
+    FROM patience
+), keyed AS (
+    INSERT INTO lateack.idempotency (tenant_id, key, job_id, fingerprint, expires_at)
+    SELECT $2, $3, $1, $4, lateack.now() + interval '24 hours' FROM moment WHERE $3::text IS NOT NULL
+    ON CONFLICT DO NOTHING
+    RETURNING job_id
+), wanted AS (
+    SELECT run_at, expires_at FROM moment
+    WHERE $3::text IS NULL OR EXISTS (SELECT FROM keyed)
+), waiting AS (
+    INSERT INTO lateack.joins (id, root_id, total, gather)
+    SELECT j.id, $1, j.total, j.gather
+    FROM unnest($11::uuid[], $12::int4[], $13::boolean[]) AS j (id, total, gather), wanted
+), own AS (
+    INSERT INTO lateack.jobs (id, tenant_id, task, queue, engine, priority, status, max_retries,
+                              root_id, waits_for, created_at, run_at, tags, meta, owner, external_ref, trace)
+    SELECT $1, $2, $5, $6, 'workflow', $7, 'blocked', 0, $1, $25::uuid, lateack.now(), run_at,
+           CASE WHEN $8::jsonb ? 'tags' THEN ARRAY(SELECT jsonb_array_elements_text($8::jsonb -> 'tags')) END,
+           $8::jsonb -> 'meta', $8::jsonb ->> 'owner', $8::jsonb ->> 'external_ref', $8::jsonb -> 'trace'
+    FROM wanted
+), steps AS (
+    INSERT INTO lateack.jobs (id, tenant_id, task, queue, priority, status, args, kwargs, max_retries,
+                              root_id, parent_id, waits_for, feeds, position, immutable, created_at, run_at,
+                              runnable_since, enqueued_at, expires_at, tags, meta, owner, external_ref, trace)
+    SELECT s.id, $2, s.task, s.queue, s.priority,
+           CASE WHEN s.waits_for IS NOT NULL THEN 'blocked'
+                WHEN run_at > lateack.now() THEN 'scheduled' ELSE 'pending' END,
+           s.args::json, s.kwargs::json, s.max_retries, $1, $1, s.waits_for, s.feeds, s.position,
+           s.immutable, lateack.now(), run_at,
+           CASE WHEN s.waits_for IS NULL AND run_at <= lateack.now() THEN lateack.now() END,
+           CASE WHEN s.waits_for IS NULL THEN lateack.now() END,
+           CASE WHEN s.waits_for IS NULL THEN expires_at END,
+           CASE WHEN $8::jsonb ? 'tags' THEN ARRAY(SELECT jsonb_array_elements_text($8::jsonb -> 'tags')) END,
+           $8::jsonb -> 'meta', $8::jsonb ->> 'owner', $8::jsonb ->> 'external_ref', $8::jsonb -> 'trace'
+    FROM unnest($14::uuid[], $15::text[], $16::text[], $17::int2[], $18::text[], $19::text[], $20::int4[],
+                $21::uuid[], $22::uuid[], $23::int4[], $24::boolean[])
+         AS s (id, task, queue, priority, args, kwargs, max_retries, waits_for, feeds, position, immutable),
+         wanted
+    RETURNING id, queue, priority, status, run_at
+), published AS (
+    INSERT INTO lateack.outbox (job_id, queue, priority, due)
+    SELECT id, queue, priority,
+           CASE status WHEN 'scheduled' THEN run_at
+                ELSE lateack.now() + make_interval(secs => $26) END
+    FROM steps WHERE status <> 'blocked'
+    RETURNING id, job_id
+)
+SELECT s.id, p.id AS outbox_id, s.queue, s.priority, s.run_at <= lateack.now() AS runnable
+FROM steps s JOIN published p ON p.job_id = s.id

@@ -1,0 +1,2 @@
+-- Whether the ledger answers.
+SELECT 1

@@ -1,0 +1,45 @@
+-- Jobs whose lease has expired: runnable again, or failed with WorkerLost when they have lost
+-- workers too often or have no attempt left. A sweeper: it takes a lease before its job, so it
+-- skips whatever is locked; the locked rows are tested again as they are now.
+-- $1 job ids, or null: any  $2 losses that end a job  $3 how many at most
+-- $4 fences, when the owner itself says that the process that ran them died: no waiting for the lease
+WITH lost AS MATERIALIZED (
+    SELECT l.job_id, l.worker_id, l.progress, l.step,
+           CASE WHEN j.cancel_requested_at IS NOT NULL THEN 'cancelled'
+                WHEN j.worker_losses + 1 >= $2 OR j.attempt > j.max_retries
+                     OR NOT coalesce(t.acks_late, true) THEN 'failed'
+                ELSE 'pending' END AS verdict
+    FROM lateack.leases l
+    JOIN lateack.jobs j ON j.id = l.job_id
+    LEFT JOIN lateack.tasks t ON t.name = j.task
+    WHERE (l.until < lateack.now()
+           OR (l.job_id, l.fence) IN (SELECT * FROM unnest($1::uuid[], $4::int4[]) AS died (id, fence)))
+      AND j.status = 'running' AND j.fence = l.fence
+      AND ($1::uuid[] IS NULL OR l.job_id = ANY ($1))
+    ORDER BY l.job_id LIMIT $3 FOR UPDATE OF l, j SKIP LOCKED
+), freed AS (
+    DELETE FROM lateack.leases l USING lost WHERE l.job_id = lost.job_id
+), told AS (
+    INSERT INTO lateack.attempts
+        (job_id, fence, attempt, worker_id, started_at, ended_at, outcome, error_code, error_message)
+    SELECT j.id, j.fence, j.attempt, lost.worker_id, j.started_at, lateack.now(), 'lost', 'WorkerLost',
+           'the worker stopped renewing its lease'
+    FROM lost JOIN lateack.jobs j ON j.id = lost.job_id
+), moved AS (
+    UPDATE lateack.jobs j SET
+        status = verdict, fence = j.fence + 1, worker_losses = j.worker_losses + 1,
+        runnable_since = CASE verdict WHEN 'pending' THEN lateack.now() END,
+        enqueued_at = lateack.now(), progress = lost.progress, step = lost.step,
+        completed_at = CASE WHEN verdict <> 'pending' THEN lateack.now() END,
+        error_code = CASE verdict WHEN 'failed' THEN 'WorkerLost' END,
+        error_message = CASE verdict WHEN 'failed' THEN
+            'the worker was lost ' || (j.worker_losses + 1) || ' times, on attempt ' || j.attempt END,
+        error_info = CASE verdict WHEN 'failed' THEN jsonb_build_object(
+            'type', 'WorkerLost', 'timestamp', lateack.now(), 'worker_losses', j.worker_losses + 1) END
+    FROM lost WHERE j.id = lost.job_id
+    RETURNING j.id, j.fence, j.attempt, j.status, j.queue, j.priority, j.completed_at
+), again AS (
+    INSERT INTO lateack.outbox (job_id, queue, priority, due)
+    SELECT id, queue, priority, lateack.now() FROM moved WHERE status = 'pending'
+)
+SELECT id, fence, attempt, status, completed_at FROM moved
