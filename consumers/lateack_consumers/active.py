@@ -1,0 +1,104 @@
+"""One job that this worker runs: everything its attempt can have, in one place."""
+
+from __future__ import annotations
+
+import enum
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import UUID
+
+from lateack.tasks import Task
+from lateack_core.jobs import Beat, Claimed
+from lateack_core.progress import Trail
+
+
+class Reason(enum.Enum):
+    """Why a body is interrupted."""
+
+    CANCEL = "cancelled by its caller"
+    SOFT_LIMIT = "soft time limit"
+    DRAIN = "the worker stops"
+    LOST = "its lease was lost"
+    HARD_LIMIT = "hard time limit"
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """The stream entry that brought a job."""
+
+    stream: str
+    entry_id: str
+
+
+@dataclass(eq=False, slots=True)
+class Active:
+    """A claimed job from its claim to its outcome.
+
+    The event loop owns it. The renewer's thread reads it and calls nothing but `interrupt` and
+    `disown`, through the loop.
+    """
+
+    job: Claimed
+    task: Task[..., Any]
+    delivery: Delivery
+    trail: Trail
+    soft_limit: float | None
+    hard_limit: float | None
+    # Set when the body starts: limits count from there.
+    body_began: float | None = None
+    # False once the outcome is somebody else's to write: whatever the body says is dropped.
+    ours: bool = True
+    reason: Reason | None = None
+    progress: float | None = None
+    step: str | None = None
+    message: str | None = None
+    # What was reported and not yet told, and whether anything was told at all.
+    unreported: bool = False
+    announced: bool = False
+    claimed_at: float = field(default_factory=time.monotonic)
+    # How to reach the body: raises inside it where that can be done.
+    _reach: Callable[[Reason], None] | None = None
+    _release_slot: Callable[[], None] | None = None
+
+    @property
+    def job_id(self) -> UUID:
+        return self.job.job_id
+
+    def begin(self, reach: Callable[[Reason], None]) -> None:
+        """The body starts now; `reach` interrupts it."""
+        self.body_began = time.monotonic()
+        self._reach = reach
+        if self.reason is not None:
+            reach(self.reason)
+
+    def interrupt(self, reason: Reason) -> None:
+        """Ask the body to end. The first reason stands, but a final one overrules a soft limit."""
+        if self.reason is None or self.reason is Reason.SOFT_LIMIT:
+            self.reason = reason
+            if self._reach is not None:
+                self._reach(reason)
+
+    def disown(self, reason: Reason) -> None:
+        """The outcome is not this worker's any more: end the body and give its slot away."""
+        if self.ours:
+            self.ours = False
+            self.interrupt(reason)
+            self.release_slot()
+
+    def on_release(self, release: Callable[[], None]) -> None:
+        self._release_slot = release
+
+    def release_slot(self) -> None:
+        """Give the slot back, once."""
+        release, self._release_slot = self._release_slot, None
+        if release is not None:
+            release()
+
+    def beat(self) -> Beat:
+        return Beat(self.job.owned, self.progress, self.step)
+
+    def past_hard_limit(self, now: float) -> bool:
+        began, limit = self.body_began, self.hard_limit
+        return began is not None and limit is not None and now - began > limit

@@ -1,0 +1,196 @@
+"""A child of the process pool: it runs one body at a time and can be killed at any moment.
+
+Frames of JSON go over a socket pair, each behind its length: `Order` in, then any number of `Said`
+and one `Verdict` out. What the body prints goes where the worker's own output goes.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+from types import FrameType
+from typing import Any
+
+import msgspec
+
+from lateack.arguments import misfit
+from lateack.context import Context, JobInfo
+from lateack.errors import JobCancelled, SoftTimeLimitExceeded
+from lateack.tasks import Task
+from lateack_core.loading import load_app
+
+from .verdict import Verdict, of_bad_arguments, of_error, of_value
+
+SOFT_LIMIT_SIGNAL = signal.SIGUSR1
+CANCEL_SIGNAL = signal.SIGUSR2
+# The worker merges to five a second; more than this would only fill the socket.
+REPORT_INTERVAL = 0.05
+
+
+class Order(msgspec.Struct):
+    """A job to run."""
+
+    info: JobInfo
+    args: list[Any]
+    kwargs: dict[str, Any]
+    ignore_result: bool
+    soft_time_limit: float | None
+
+
+class Said(msgspec.Struct, tag="said"):
+    """A report of the body."""
+
+    progress: float | None
+    step: str | None
+    message: str | None
+
+
+class Ended(msgspec.Struct, tag="ended"):
+    """The end of the body."""
+
+    verdict: Verdict
+
+
+class Ready(msgspec.Struct, tag="ready"):
+    """The child has loaded the application."""
+
+
+FromChild = Said | Ended | Ready
+
+
+def write_frame(frame: Any) -> bytes:
+    """A frame as bytes."""
+    body = msgspec.json.encode(frame)
+    return len(body).to_bytes(4) + body
+
+
+class Link:
+    """The child's end of the socket pair."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._socket = socket.socket(fileno=descriptor)
+        self._lock = threading.Lock()
+
+    def send(self, frame: FromChild) -> None:
+        data = write_frame(frame)
+        with self._lock:
+            self._socket.sendall(data)
+
+    def receive(self) -> Order | None:
+        """The next order, None when the worker has gone."""
+        head = self._exactly(4)
+        body = head and self._exactly(int.from_bytes(head))
+        return msgspec.json.decode(body, type=Order) if body else None
+
+    def _exactly(self, count: int) -> bytes | None:
+        data = b""
+        while len(data) < count:
+            part = self._socket.recv(count - len(data))
+            if not part:
+                return None
+            data += part
+        return data
+
+
+class LinkReporter:
+    """Sends reports over the link, the last one always."""
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+        self._last = Said(None, None, None)
+        self._sent_at = 0.0
+        self._unsent = False
+
+    def report(self, progress: float | None, step: str | None, message: str | None) -> None:
+        before = self._last
+        self._last = Said(
+            before.progress if progress is None else progress,
+            before.step if step is None else step,
+            message,
+        )
+        self._unsent = True
+        if time.monotonic() - self._sent_at >= REPORT_INTERVAL:
+            self.flush()
+
+    def interruption(self) -> BaseException | None:
+        # Signals raise where the body is; there is nothing to meet here.
+        return None
+
+    def flush(self) -> None:
+        if self._unsent:
+            self._unsent = False
+            self._sent_at = time.monotonic()
+            self._link.send(self._last)
+
+
+class _Interruptions:
+    """Turns the worker's signals into exceptions inside the body, and only there."""
+
+    def __init__(self) -> None:
+        self.inside = False
+        self.soft_limit: float | None = None
+        signal.signal(SOFT_LIMIT_SIGNAL, self._soft)
+        signal.signal(CANCEL_SIGNAL, self._cancel)
+
+    def _soft(self, number: int, frame: FrameType | None) -> None:
+        if self.inside:
+            raise SoftTimeLimitExceeded(self.soft_limit)
+
+    def _cancel(self, number: int, frame: FrameType | None) -> None:
+        if self.inside:
+            raise JobCancelled("interrupted by the worker")
+
+
+def run(order: Order, task: Task[..., Any], link: Link, interruptions: _Interruptions) -> Verdict:
+    """Run one body and say how it ended."""
+    if reason := misfit(task.parameters, order.args, order.kwargs):
+        return of_bad_arguments(f"{task.name} {reason}")
+    reporter = LinkReporter(link)
+    kwargs = dict(order.kwargs)
+    if task.context_name is not None:
+        kwargs[task.context_name] = Context(order.info, reporter)
+    interruptions.soft_limit = order.soft_time_limit
+    try:
+        interruptions.inside = True
+        value = task.function(*order.args, **kwargs)
+        interruptions.inside = False
+        verdict = of_value(task, value, ignore_result=order.ignore_result)
+    except BaseException as error:
+        interruptions.inside = False
+        verdict = of_error(task, error, order.info.attempt)
+    finally:
+        interruptions.inside = False
+    reporter.flush()
+    return verdict
+
+
+def main() -> None:
+    """Serve orders until the worker closes the link: `python -m lateack_consumers.child APP FD`."""
+    _die_with_parent(int(sys.argv[3]))
+    # Ctrl-C in a terminal reaches the worker, which decides what becomes of its children.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    link = Link(int(sys.argv[2]))
+    interruptions = _Interruptions()
+    tasks = load_app(sys.argv[1]).tasks
+    link.send(Ready())
+    while (order := link.receive()) is not None:
+        link.send(Ended(run(order, tasks[order.info.task], link, interruptions)))
+
+
+def _die_with_parent(parent: int) -> None:
+    """On Linux, ask the kernel to kill this process when the worker dies."""
+    if sys.platform == "linux":
+        import ctypes
+
+        pr_set_pdeathsig = 1
+        ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(0)
+
+
+if __name__ == "__main__":
+    main()
