@@ -80,7 +80,7 @@ class App:
         ignore_result: bool = False,
     ) -> Callable[[Callable[P, R]], Task[P, R]]: ...
 
-    def task(self, function: Any = None, /, **options: Any) -> Any:
+    def task(self, *bare: Any, **options: Any) -> Any:
         """Declare a task.
 
         Durations are seconds. `pool` is for `def` tasks: "thread" (the default), or "process",
@@ -90,8 +90,8 @@ class App:
         Raises:
             DeclarationError: the declaration cannot work; the message says what to change.
         """
-        if function is not None:
-            return self._declare(function, {})
+        if bare:
+            return self._declare(bare[0], {})
         return lambda function: self._declare(function, options)
 
     def _declare(self, function: Callable[P, R], given: dict[str, Any]) -> Task[P, R]:

@@ -1,8 +1,8 @@
 """Renewing leases, from a thread of its own with connections of its own.
 
 A task that blocks the event loop does not lose its lease: this thread goes on as long as the
-process runs and the interpreter lets go now and then (I3). The same thread enforces what must not depend on
-the loop: hard limits, cancellations, and the word about a loop that is blocked.
+process runs and the interpreter lets go now and then (I3). The same thread enforces what must not
+depend on the loop: hard limits, cancellations, and the word about a loop that is blocked.
 
 Renewal asks PostgreSQL first and then the broker, for the confirmed ids only: a blind XCLAIM would
 steal entries back from their new owners. Only a definite "no" loses a job, silence never does.

@@ -13,16 +13,10 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 import redis.asyncio as redis
+from redis import exceptions
 from redis.asyncio.retry import Retry
 from redis.backoff import ExponentialWithJitterBackoff, NoBackoff
-from redis import exceptions
-from redis.exceptions import (
-    BusyLoadingError,
-    NoScriptError,
-    ReadOnlyError,
-    RedisError,
-    ResponseError,
-)
+from redis.exceptions import RedisError, ResponseError
 
 log = logging.getLogger("lateack.broker")
 
@@ -44,6 +38,17 @@ _PASSING = (
     "OOM",
     "MISCONF",
     "CLUSTERDOWN",
+)
+
+
+_GONE = (
+    exceptions.ConnectionError,
+    exceptions.TimeoutError,
+    exceptions.ReadOnlyError,
+    exceptions.BusyLoadingError,
+    exceptions.NoScriptError,
+    OSError,
+    asyncio.TimeoutError,
 )
 
 
@@ -483,16 +488,7 @@ def translated(error: Exception) -> Exception:
     text = str(error)
     if "NOGROUP" in text or "UNBLOCKED" in text or "no longer exists" in text:
         return GroupMissing(text)
-    passing = isinstance(
-        error,
-        (
-            ReadOnlyError,
-            BusyLoadingError,
-            OSError,
-            asyncio.TimeoutError,
-        ),
-    )
-    if passing or isinstance(error, NoScriptError) or any(word in text for word in _PASSING):
+    if isinstance(error, _GONE) or any(word in text for word in _PASSING):
         return BrokerUnavailable(text or type(error).__name__)
     return error
 

@@ -17,6 +17,7 @@ from lateack_core.ground import open_ground
 from lateack_core.jobs import Success
 from lateack_core.registry import entries_of
 from lateack_core.settings import Settings
+from lateack_core.stream import Entry
 from tests.consumers.conftest import Caller, lines, until
 from tests.consumers.processes import worker_process
 from tests.consumers.tasks_under_test import app
@@ -186,7 +187,7 @@ async def test_a_lost_acknowledgement_does_not_run_the_job_again(
     job = await caller.submit("slow", str(effects), 0.1)
     for stream in broker.streams("q"):
         await broker.ensure_group(stream)
-    entries = []
+    entries: list[Entry] = []
     while not entries:
         entries = await broker.read(broker.streams("q"), "dead", 10)
     claimed = await ledger.claim(
