@@ -94,6 +94,7 @@ class WorkerProcess:
             settle=settings.ledger_settle,
             max_losses=settings.max_worker_losses,
         )
+        self.fetching: list[Loop] = []
         self.reporter = Reporter(ground.broker, self.dispatcher.actives)
         self.renewer = Renewer(
             settings,
@@ -117,16 +118,20 @@ class WorkerProcess:
         ground.loops.start("turns", self._turns)
         ground.loops.start("acknowledger", self.acknowledger.run)
         ground.loops.start("reporter", self.reporter.run)
-        ground.loops.start("reclaimer", self.reclaimer.run, stalled_after=60.0)
+        self.fetching.append(
+            ground.loops.start("reclaimer", self.reclaimer.run, stalled_after=60.0)
+        )
         for reader in self.readers:
-            ground.loops.start(f"reader {reader.queue}", reader.run)
+            self.fetching.append(ground.loops.start(f"reader {reader.queue}", reader.run))
 
     async def drain(self, *, grace: float, hurry: asyncio.Event) -> None:
         """Stop reading, let jobs finish for `grace` seconds, hand the others back, say goodbye."""
         log.info("draining: %d jobs are running", len(self.dispatcher.actives))
         self.renewer.draining = True
         self.dispatcher.stopping = True
-        self.ground.loops.request_stop()
+        # Only what fetches ends now: reports, acknowledgements and soft limits go on to the last job.
+        for loop in self.fetching:
+            loop.retire()
         for reader in self.readers:
             await reader.wake()
         await self.dispatcher.started()

@@ -27,6 +27,7 @@ class Loop:
     def __init__(self, name: str, stopping: asyncio.Event, stalled_after: float) -> None:
         self.name = name
         self._stopping = stopping
+        self._retired = False
         self._stalled_after = stalled_after
         self._beat = time.monotonic()
         self._wakes: list[asyncio.Event] = []
@@ -34,7 +35,12 @@ class Loop:
 
     @property
     def stopping(self) -> bool:
-        return self._stopping.is_set()
+        return self._retired or self._stopping.is_set()
+
+    def retire(self) -> None:
+        """End this loop alone, ahead of the process: a worker stops reading before it stops."""
+        self._retired = True
+        self.wake()
 
     def beat(self) -> None:
         """Say that progress was made; to be called at every turn."""
@@ -42,7 +48,7 @@ class Loop:
 
     @property
     def stalled(self) -> bool:
-        return time.monotonic() - self._beat > self._stalled_after
+        return not self._retired and time.monotonic() - self._beat > self._stalled_after
 
     def wake_at_stop(self, event: asyncio.Event) -> None:
         """Set `event` when the process is to stop, since the body waits for it."""
@@ -105,7 +111,7 @@ class Loops:
 
     async def _supervise(self, loop: Loop, body: Body) -> None:
         failures = 0
-        while not self.stopping.is_set():
+        while not loop.stopping:
             began = time.monotonic()
             try:
                 await body(loop)

@@ -14,6 +14,9 @@ import msgspec
 from lateack.errors import DeclarationError
 from lateack.names import queue_problem
 
+# Patience that may be none at all; a loop without a pause would be none.
+_MAY_BE_ZERO = frozenset({"ledger_settle", "grace", "outbox_delay", "reconcile_grace"})
+
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """What a process is told.
@@ -62,6 +65,14 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     log_level: str = "INFO"
 
     def __post_init__(self) -> None:
+        for field in self.__struct_fields__:
+            value = getattr(self, field)
+            if isinstance(value, float) and not (
+                0 < value < 1e9 or (field in _MAY_BE_ZERO and value == 0)
+            ):
+                raise DeclarationError(
+                    f"{variable_of(field)} ({value:g}) must be seconds, more than 0"
+                )
         if self.lease < 3 * self.heartbeat:
             raise DeclarationError(
                 f"LATEACK_LEASE ({self.lease:g} s) must be at least three times LATEACK_HEARTBEAT "

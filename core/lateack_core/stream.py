@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -427,7 +427,7 @@ class BlockingReader:
             GroupMissing, BrokerUnavailable: ensure the group, then read what is pending first.
         """
         reply = await self._run(
-            self._redis.xreadgroup(
+            lambda: self._redis.xreadgroup(
                 GROUP, consumer, dict.fromkeys(streams, ">"), count=1, block=int(seconds * 1000)
             )
         )
@@ -439,7 +439,7 @@ class BlockingReader:
         """What was delivered to this consumer and not acknowledged, after an id; deleted ones too,
         with no fields."""
         reply = await self._run(
-            self._redis.xreadgroup(GROUP, consumer, {stream: after}, count=most)
+            lambda: self._redis.xreadgroup(GROUP, consumer, {stream: after}, count=most)
         )
         return _entries(reply)
 
@@ -448,7 +448,9 @@ class BlockingReader:
     ) -> dict[str, list[tuple[str, str | None]]]:
         """Wait for events after the given ids; {key: [(id, body)]}."""
         streams: dict[Any, Any] = {**cursors}
-        reply = await self._run(self._redis.xread(streams, count=most, block=int(seconds * 1000)))
+        reply = await self._run(
+            lambda: self._redis.xread(streams, count=most, block=int(seconds * 1000))
+        )
         return {
             key: [(entry_id, fields.get("e")) for entry_id, fields in rows]
             for key, rows in _rows(reply)
@@ -465,15 +467,13 @@ class BlockingReader:
     async def close(self) -> None:
         await self._redis.aclose()
 
-    async def _run(self, command: Any) -> Any:
+    async def _run(self, command: Callable[[], Awaitable[Any]]) -> Any:
         try:
             if self._client_id is None:
                 self._client_id = int(await self._redis.client_id())
-            return await command
+            return await command()
         except Exception as error:
             self._client_id = None
-            if asyncio.iscoroutine(command):
-                command.close()
             await self._redis.connection_pool.disconnect()
             raise translated(error) from error
 

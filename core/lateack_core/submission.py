@@ -15,33 +15,42 @@ from uuid import UUID
 from lateack.models import Job, Submission
 from lateack.names import tenant_problem
 
+from .admission import Caps, Full, seconds_until_free
 from .group_commit import GroupCommit
 from .identifiers import uuid7
 from .jobs import Ledger
 from .outbox import Fresh, Publisher
-from .postgres import Blocked, Row, Transaction
+from .postgres import Blocked, Postgres, Row, Transaction
 from .registry import Registry
 from .stream import Hint
-from .validation import Checked, Refused, check, invalid, refusal
+from .validation import Checked, CheckedStep, Refused, check, invalid, refusal
 
 WORKFLOW_TASK = "lateack.chain"
 
 
 class NewJob(NamedTuple):
-    """A job to insert."""
+    """A job, or with several steps a workflow, to insert."""
 
     job_id: UUID
     tenant_id: str
     checked: Checked
+    step_ids: Sequence[UUID] = ()
+
+    @property
+    def queue(self) -> str:
+        return self.checked.steps[0].queue
+
+    @property
+    def is_workflow(self) -> bool:
+        return len(self.checked.steps) > 1
 
 
 class Created(NamedTuple):
-    """An inserted job."""
+    """An inserted job, with the outbox rows that are to be published at once."""
 
-    outbox_id: int
     created_at: datetime
     run_at: datetime
-    runnable: bool
+    fresh: list[Fresh]
 
 
 class Known(NamedTuple):
@@ -51,12 +60,8 @@ class Known(NamedTuple):
     fingerprint: bytes
 
 
-class Full(NamedTuple):
-    """A queue that takes no more; "" stands for all queues together."""
-
-    queue: str
-    pending: int
-    cap: int
+Answer = Created | Known | Full
+Found = Mapping[tuple[str, str | None], Known]
 
 
 @dataclass(frozen=True)
@@ -82,12 +87,12 @@ class Submissions:
         self._ledger = ledger
         self._registry = registry
         self._publisher = publisher
-        self._caps = dict(caps or {})
+        self._caps = Caps(caps or {})
         self._outbox_delay = outbox_delay
-        self._open: GroupCommit[NewJob, Created | Known | Full] = GroupCommit(self._write, lanes=2)
-        self._capped: GroupCommit[NewJob, Created | Known | Full] = GroupCommit(
-            self._write_within_caps
-        )
+        self._jobs: GroupCommit[NewJob, Answer] = GroupCommit(self._write, lanes=2)
+        # A workflow is a statement of its own.
+        self._workflows: GroupCommit[NewJob, Answer] = GroupCommit(self._write, most=1, lanes=4)
+        self._capped: GroupCommit[NewJob, Answer] = GroupCommit(self._write_within_caps)
 
     async def accept(self, tenant_id: str, submission: Submission) -> Accepted:
         """Write one job, or find the one that its key stands for.
@@ -99,21 +104,18 @@ class Submissions:
         if reason := tenant_problem(tenant_id):
             raise invalid(reason)
         checked = await check(submission, self._registry)
-        if len(checked.steps) > 1:
-            return await self._accept_workflow(tenant_id, submission, checked)
-        new = NewJob(uuid7(), tenant_id, checked)
-        gate = self._capped if self._is_capped(checked) else self._open
-        answer = await self._patiently(gate, new)
+        new = _new(tenant_id, checked)
+        answer = await self._patiently(self._gate_of(new), new)
         if isinstance(answer, Full):
             raise await self._busy(answer)
         if isinstance(answer, Known):
             return await self._replay(tenant_id, checked, answer)
-        if answer.runnable:
-            step = checked.steps[0]
-            self._publisher.offer(
-                [Fresh(answer.outbox_id, Hint(new.job_id, step.queue, step.priority))]
-            )
-        return Accepted(_new_document(new, submission, answer), replayed=False)
+        self._publisher.offer(answer.fresh)
+        if new.is_workflow:
+            document = (await self._ledger.get(tenant_id, [new.job_id]))[new.job_id]
+        else:
+            document = _new_document(new, submission, answer)
+        return Accepted(document, replayed=False)
 
     async def accept_many(
         self, tenant_id: str, submissions: Sequence[Submission]
@@ -125,9 +127,14 @@ class Submissions:
             return_exceptions=True,
         )
 
-    async def _patiently(
-        self, gate: GroupCommit[NewJob, Created | Known | Full], new: NewJob
-    ) -> Created | Known | Full:
+    def _gate_of(self, new: NewJob) -> GroupCommit[NewJob, Answer]:
+        # Jobs that become runnable later count, but are never refused.
+        at_once = not new.checked.delay and not new.checked.eta
+        if at_once and self._caps.cover(new.queue):
+            return self._capped
+        return self._workflows if new.is_workflow else self._jobs
+
+    async def _patiently(self, gate: GroupCommit[NewJob, Answer], new: NewJob) -> Answer:
         """Wait a little for another transaction that holds the same key, then give up."""
         for _ in range(10):
             try:
@@ -144,82 +151,64 @@ class Submissions:
 
     # -- writing --------------------------------------------------------------------------
 
-    async def _write(self, jobs: list[NewJob]) -> list[Created | Known | Full]:
-        rows = await self._ledger.postgres.fetch("create_jobs", *_columns(jobs), self._outbox_delay)
-        known = await self._find_known(jobs, rows)
-        return [_answer(job, rows_by_id, known) for rows_by_id in [_by_id(rows)] for job in jobs]
+    async def _write(self, jobs: list[NewJob]) -> list[Answer]:
+        made = await self._insert(self._ledger.postgres, jobs)
+        known = await _known(self._ledger.postgres, [j for j in jobs if j.job_id not in made])
+        return [_answer(job, made, known) for job in jobs]
 
-    async def _write_within_caps(self, jobs: list[NewJob]) -> list[Created | Known | Full]:
+    async def _write_within_caps(self, jobs: list[NewJob]) -> list[Answer]:
         """Count and insert under one lock a cap, so that a cap is exact among all processes."""
-        queues = {job.checked.steps[0].queue for job in jobs}
-        scopes = sorted(scope for scope in self._caps if scope == "" or scope in queues)
         fulls: dict[UUID, Full] = {}
+        admitted: list[NewJob] = []
         async with self._ledger.postgres.transaction(lock_timeout=3000) as transaction:
-            await transaction.fetch("lock_caps", scopes)
+            scopes = await self._caps.lock(transaction, {job.queue for job in jobs})
             # Replays come before capacity: a known key is answered though the queue is full.
             known = await _known(transaction, jobs)
-            places = await self._free_places(transaction, scopes)
-            admitted = []
+            places = await self._caps.count(transaction, scopes)
             for job in jobs:
                 if (job.tenant_id, job.checked.key) in known:
                     continue
-                if full := _take_place(places, job.checked.steps[0].queue):
+                if full := places.take(job.queue):
                     fulls[job.job_id] = full
                 else:
                     admitted.append(job)
-            rows = (
-                await transaction.fetch("create_jobs", *_columns(admitted), self._outbox_delay)
-                if admitted
-                else []
-            )
-        late = await self._find_known(admitted, rows)
-        by_id = _by_id(rows)
+            made = await self._insert(transaction, admitted)
+        late = await _known(self._ledger.postgres, [j for j in admitted if j.job_id not in made])
         return [
-            fulls[job.job_id] if job.job_id in fulls else _answer(job, by_id, known | late)
+            fulls[job.job_id] if job.job_id in fulls else _answer(job, made, {**known, **late})
             for job in jobs
         ]
 
-    async def _free_places(
-        self, transaction: Transaction, scopes: Sequence[str]
-    ) -> dict[str, tuple[int, int]]:
-        """For each cap in force: (pending now, cap)."""
-        wanted = None if "" in scopes else list(scopes)
-        counts = {
-            r["queue"]: r["pending"] for r in await transaction.fetch("count_pending", wanted)
-        }
-        return {
-            scope: (
-                sum(counts.values()) if scope == "" else counts.get(scope, 0),
-                self._caps[scope],
-            )
-            for scope in scopes
-        }
-
-    async def _find_known(
-        self, jobs: Sequence[NewJob], rows: Sequence[Row]
-    ) -> dict[tuple[str, str | None], Known]:
-        made = {row["id"] for row in rows}
-        missing = [job for job in jobs if job.job_id not in made]
-        return await _known(self._ledger.postgres, missing) if missing else {}
+    async def _insert(
+        self, where: Postgres | Transaction, jobs: Sequence[NewJob]
+    ) -> dict[UUID, Created]:
+        """Insert those whose key is new, with their outbox rows."""
+        plain = [job for job in jobs if not job.is_workflow]
+        made: dict[UUID, Created] = {}
+        if plain:
+            rows = await where.fetch("create_jobs", *_columns(plain), self._outbox_delay)
+            by_id = {row["id"]: row for row in rows}
+            for job in plain:
+                if (row := by_id.get(job.job_id)) is not None:
+                    made[job.job_id] = _created(row, job.checked.steps[0])
+        for job in jobs:
+            if job.is_workflow:
+                rows = await where.fetch("create_workflow", *workflow_rows(job), self._outbox_delay)
+                if rows:
+                    made[job.job_id] = _created(rows[0], job.checked.steps[0])
+        return made
 
     # -- answers --------------------------------------------------------------------------
 
-    def _is_capped(self, checked: Checked) -> bool:
-        # Jobs that become runnable later count, but are never refused.
-        if not self._caps or checked.delay or checked.eta:
-            return False
-        return "" in self._caps or checked.steps[0].queue in self._caps
-
     async def _busy(self, full: Full) -> Refused:
         rate = await self._ledger.drain_rate(full.queue or None)
-        wait = (full.pending + 1 - full.cap) / rate if rate > 0 else 30.0
         where = f"queue {full.queue}" if full.queue else "the service"
         return refusal(
             503,
             "queue-full",
             "The queue is full",
             f"{where} has {full.pending} pending jobs, {full.cap} is its cap; try again later",
-            retry_after=float(min(60, max(1, round(wait)))),
+            retry_after=seconds_until_free(full, rate),
         )
 
     async def _replay(self, tenant_id: str, checked: Checked, known: Known) -> Accepted:
@@ -241,49 +230,8 @@ class Submissions:
             )
         return Accepted(job, replayed=True)
 
-    async def _accept_workflow(
-        self, tenant_id: str, submission: Submission, checked: Checked
-    ) -> Accepted:
-        steps, count = checked.steps, len(checked.steps)
-        ids, joins = [uuid7() for _ in steps], [uuid7() for _ in steps]
-        # The last of its ids: who ends a step locks the workflow's row after it, and who cancels
-        # the workflow locks all of them in the order of their ids.
-        own_id = uuid7()
-        rows: list[Row] = []
-        for attempt in range(10):
-            try:
-                rows = await self._ledger.postgres.fetch(
-                    "create_workflow",
-                    own_id, tenant_id, checked.key, checked.fingerprint, WORKFLOW_TASK,
-                    steps[0].queue, steps[0].priority, checked.rare or "{}",
-                    checked.delay, checked.eta,
-                    joins, [1] * count, [False] * count,
-                    ids, [s.task.name for s in steps], [s.queue for s in steps],
-                    [s.priority for s in steps], [s.args for s in steps], [s.kwargs for s in steps],
-                    [s.max_retries for s in steps], [None, *joins[:-1]], joins, list(range(count)),
-                    [s.immutable for s in steps], joins[-1], self._outbox_delay,
-                )  # fmt: skip
-                break
-            except Blocked:
-                await asyncio.sleep(0.05 * (attempt + 1))
-        if not rows:
-            known = await _known(self._ledger.postgres, [NewJob(own_id, tenant_id, checked)])
-            if not known:
-                raise refusal(
-                    503, "key-in-flight", "The key is being used", "try again", retry_after=1.0
-                )
-            return await self._replay(tenant_id, checked, next(iter(known.values())))
-        self._publisher.offer(
-            [
-                Fresh(row["outbox_id"], Hint(row["id"], row["queue"], row["priority"]))
-                for row in rows
-                if row["runnable"]
-            ]
-        )
-        return Accepted((await self._ledger.get(tenant_id, [own_id]))[own_id], replayed=False)
 
-
-async def _known(where: Any, jobs: Sequence[NewJob]) -> dict[tuple[str, str | None], Known]:
+async def _known(where: Postgres | Transaction, jobs: Sequence[NewJob]) -> Found:
     keyed = [job for job in jobs if job.checked.key is not None]
     if not keyed:
         return {}
@@ -312,35 +260,42 @@ def _columns(jobs: Sequence[NewJob]) -> list[list[Any]]:
     ]
 
 
-def _by_id(rows: Sequence[Row]) -> dict[UUID, Created]:
-    return {
-        row["id"]: Created(row["outbox_id"], row["created_at"], row["run_at"], row["runnable"])
-        for row in rows
-    }
+def _new(tenant_id: str, checked: Checked) -> NewJob:
+    count = len(checked.steps)
+    step_ids = tuple(uuid7() for _ in range(count)) if count > 1 else ()
+    # A workflow's own id is the last: who ends a step locks the workflow's row after it, and who
+    # cancels the workflow locks all of them in the order of their ids.
+    return NewJob(uuid7(), tenant_id, checked, step_ids)
 
 
-def _answer(
-    job: NewJob, made: Mapping[UUID, Created], known: Mapping[tuple[str, str | None], Known]
-) -> Created | Known | Full:
+def workflow_rows(new: NewJob) -> list[Any]:
+    """The parameters of create_workflow, without its last: a chain is one join after each step."""
+    steps, checked = new.checked.steps, new.checked
+    joins = [uuid7() for _ in steps]
+    return [
+        new.job_id, new.tenant_id, checked.key, checked.fingerprint, WORKFLOW_TASK,
+        steps[0].queue, steps[0].priority, checked.rare or "{}", checked.delay, checked.eta,
+        joins, [1] * len(steps), [False] * len(steps),
+        list(new.step_ids), [s.task.name for s in steps], [s.queue for s in steps],
+        [s.priority for s in steps], [s.args for s in steps], [s.kwargs for s in steps],
+        [s.max_retries for s in steps], [None, *joins[:-1]], joins, list(range(len(steps))),
+        [s.immutable for s in steps], joins[-1],
+    ]  # fmt: skip
+
+
+def _created(row: Row, first: CheckedStep) -> Created:
+    hint = Hint(row["id"], first.queue, first.priority)
+    fresh = [Fresh(row["outbox_id"], hint)] if row["runnable"] else []
+    return Created(row["created_at"], row["run_at"], fresh)
+
+
+def _answer(job: NewJob, made: Mapping[UUID, Created], known: Found) -> Answer:
     if created := made.get(job.job_id):
         return created
     if found := known.get((job.tenant_id, job.checked.key)):
         return found
     # Its key was there when the row was inserted and is gone now: the job was pruned in between.
     raise Blocked("the key vanished between two statements")
-
-
-def _take_place(places: dict[str, tuple[int, int]], queue: str) -> Full | None:
-    """Take a place under every cap that covers the queue, or say which one is full."""
-    scopes = [scope for scope in ("", queue) if scope in places]
-    for scope in scopes:
-        pending, cap = places[scope]
-        if pending >= cap:
-            return Full(scope, pending, cap)
-    for scope in scopes:
-        pending, cap = places[scope]
-        places[scope] = (pending + 1, cap)
-    return None
 
 
 def _new_document(new: NewJob, submission: Submission, created: Created) -> Job:
@@ -351,7 +306,7 @@ def _new_document(new: NewJob, submission: Submission, created: Created) -> Job:
         job_id=new.job_id,
         task=step.task.name,
         queue=step.queue,
-        status="pending" if created.runnable else "scheduled",
+        status="pending" if created.fresh else "scheduled",
         priority=step.priority,
         progress=None,
         step=None,

@@ -59,5 +59,6 @@ WITH patience AS MATERIALIZED (
     FROM steps WHERE status <> 'blocked'
     RETURNING id, job_id
 )
-SELECT s.id, p.id AS outbox_id, s.queue, s.priority, s.run_at <= lateack.now() AS runnable
+SELECT s.id, p.id AS outbox_id, s.run_at, s.run_at <= lateack.now() AS runnable,
+       lateack.now() AS created_at
 FROM steps s JOIN published p ON p.job_id = s.id

@@ -12,8 +12,8 @@ WITH lost AS MATERIALIZED (
     FROM lateack.leases l
     JOIN lateack.jobs j ON j.id = l.job_id
     LEFT JOIN lateack.tasks t ON t.name = j.task
-    WHERE (l.until < lateack.now()
-           OR (l.job_id, l.fence) IN (SELECT * FROM unnest($1::uuid[], $4::int4[]) AS died (id, fence)))
+    WHERE CASE WHEN $4::int4[] IS NULL THEN l.until < lateack.now()
+               ELSE (l.job_id, l.fence) IN (SELECT * FROM unnest($1::uuid[], $4) AS died (id, fence)) END
       AND j.status = 'running' AND j.fence = l.fence
       AND ($1::uuid[] IS NULL OR l.job_id = ANY ($1))
     ORDER BY l.job_id LIMIT $3 FOR UPDATE OF l, j SKIP LOCKED
