@@ -1,0 +1,1 @@
+"""The handbook of an observatory, made searchable: parse, chunk, embed and index as a chain."""
