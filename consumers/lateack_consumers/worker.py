@@ -129,7 +129,7 @@ class WorkerProcess:
         log.info("draining: %d jobs are running", len(self.dispatcher.actives))
         self.renewer.draining = True
         self.dispatcher.stopping = True
-        # Only what fetches ends now: reports, acknowledgements and soft limits go on to the last job.
+        # Only what fetches ends now; reports and soft limits go on to the last job.
         for loop in self.fetching:
             loop.retire()
         for reader in self.readers:

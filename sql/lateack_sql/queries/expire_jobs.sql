@@ -4,7 +4,7 @@ WITH late AS (
     WHERE completed_at IS NULL AND expires_at <= lateack.now()
       AND status IN ('pending', 'scheduled', 'retrying')
       AND ($1::uuid[] IS NULL OR id = ANY ($1))
-    ORDER BY id LIMIT 1000 FOR UPDATE SKIP LOCKED
+    ORDER BY expires_at LIMIT 1000 FOR UPDATE SKIP LOCKED
 )
 UPDATE lateack.jobs j SET
     status = 'failed', error_code = 'Expired', error_message = 'not started before its expiry',

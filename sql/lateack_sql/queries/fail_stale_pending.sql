@@ -18,7 +18,8 @@ WITH term AS MATERIALIZED (
                THEN j.created_at < lateack.now() - make_interval(secs => $5)
                ELSE timeout.seconds > 0
                     AND j.runnable_since < lateack.now() - make_interval(secs => timeout.seconds) END
-    ORDER BY j.id LIMIT $6 FOR UPDATE OF j SKIP LOCKED
+    -- The order of the live index: by id, the planner might walk millions of finished rows.
+    ORDER BY j.queue, j.created_at LIMIT $6 FOR UPDATE OF j SKIP LOCKED
 )
 UPDATE lateack.jobs j SET
     status = 'failed', completed_at = lateack.now(), fence = j.fence + 1,

@@ -12,7 +12,7 @@ WITH term AS MATERIALIZED (
       AND j.run_at <= lateack.now()
       AND j.enqueued_at < lateack.now() - make_interval(secs => $7)
       AND NOT EXISTS (SELECT FROM lateack.outbox o WHERE o.job_id = j.id)
-    ORDER BY j.id LIMIT $8 FOR UPDATE OF j SKIP LOCKED
+    ORDER BY j.created_at LIMIT $8 FOR UPDATE OF j SKIP LOCKED
 ), marked AS (
     UPDATE lateack.jobs j SET enqueued_at = lateack.now() FROM lost WHERE j.id = lost.id
     RETURNING j.id, j.queue, j.priority

@@ -92,6 +92,8 @@ CREATE TABLE lateack.jobs (
 -- Hot rows stay HOT: no index holds a column that claim or heartbeat changes, in its key or in its
 -- predicate. completed_at and error_code change once, at the end.
 CREATE INDEX jobs_live ON lateack.jobs (queue, created_at) WHERE completed_at IS NULL;
+CREATE INDEX jobs_expiring ON lateack.jobs (expires_at)
+    WHERE completed_at IS NULL AND expires_at IS NOT NULL;
 CREATE INDEX jobs_done ON lateack.jobs (completed_at) WHERE completed_at IS NOT NULL;
 CREATE INDEX jobs_of_tenant ON lateack.jobs (tenant_id, id);
 CREATE INDEX jobs_failed ON lateack.jobs (tenant_id, id) WHERE error_code IS NOT NULL;

@@ -1,0 +1,1 @@
+"""The scheduler: what has to be done once for all, by whichever replica leads."""
