@@ -4,6 +4,7 @@
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
+DEMO_INSTALLED := $(VENV)/.installed-demo
 PINS := .pins
 UV := 0.13.9
 
@@ -21,7 +22,8 @@ help: ## list the targets
 
 install: $(INSTALLED) ## make .venv with everything, development tools too
 
-demo: $(INSTALLED) ## start everything and send real documents through it
+# What is installed for development will do; without it, the demo installs only what it needs.
+demo: $(if $(wildcard $(INSTALLED)),$(INSTALLED),$(DEMO_INSTALLED)) ## start everything and send real documents through it
 	@$(BIN)/python -m examples.documents.demo $(ARGS)
 
 test: $(INSTALLED) ## run the whole suite; it starts the servers that it needs
@@ -44,13 +46,16 @@ format: $(INSTALLED) ## lay out the code and mend what can be mended
 	@$(BIN)/ruff check --fix-only --quiet
 	@$(BIN)/ruff format
 
-pins: ## write constraints.txt anew for pyproject.toml; UPGRADE=1 takes newer releases
+pins: ## write the constraints anew for pyproject.toml; UPGRADE=1 takes newer releases
 	$(call need-python)
 	@test -x $(PINS)/bin/uv || { $(PYTHON) -m venv $(PINS) && $(PINS)/bin/python -m pip install --quiet uv==$(UV); }
 	@$(PINS)/bin/uv pip compile --no-config --quiet --universal --python-version 3.11 --generate-hashes \
 		--custom-compile-command "make pins" $(if $(UPGRADE),--upgrade) \
 		--all-extras --group dev --output-file constraints.txt pyproject.toml
-	@! grep -nE '://|^-' constraints.txt
+	@$(PINS)/bin/uv pip compile --no-config --quiet --universal --python-version 3.11 --generate-hashes \
+		--custom-compile-command "make pins" --constraints constraints.txt \
+		--extra demo --group build --output-file constraints-demo.txt pyproject.toml
+	@! grep -nE '://|^-' constraints.txt constraints-demo.txt
 
 clean: ## remove .venv, the caches and what the demo kept; data of `lateack up` stays
 	rm -rf $(VENV) $(PINS) dist build examples/documents/.data .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
@@ -65,11 +70,18 @@ endef
 # A .venv is kept when its Python still works and fits; packages are brought to the pinned versions.
 # Built without isolation, since the build's own tools are pinned and checked like everything else.
 $(INSTALLED): pyproject.toml constraints.txt
-	@$(BIN)/python -c 'import pip; $(FITS)' >/dev/null 2>&1 || $(MAKE) --no-print-directory $(VENV)
-	@echo "installing into $(VENV)"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r constraints.txt
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
-	@touch $@
+	$(call install-pinned,constraints.txt)
+
+$(DEMO_INSTALLED): pyproject.toml constraints-demo.txt
+	$(call install-pinned,constraints-demo.txt)
+
+define install-pinned
+@$(BIN)/python -c 'import pip; $(FITS)' >/dev/null 2>&1 || $(MAKE) --no-print-directory $(VENV)
+@echo "installing into $(VENV)"
+@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r $(1)
+@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+@touch $@
+endef
 
 .PHONY: $(VENV)
 $(VENV):
