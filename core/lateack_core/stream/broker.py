@@ -1,4 +1,4 @@
-"""The only door to redis: queue streams, consumer groups, progress streams.
+"""The broker: queue streams, consumer groups, progress streams.
 
 A stream entry is a hint: it carries a job's id and nothing else worth having. All keys of a queue
 share a hash tag and every script names its keys, so the same code runs on a cluster.
@@ -6,70 +6,34 @@ share a hash tag and every script names its keys, so the same code runs on a clu
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 from uuid import UUID
 
-import redis.asyncio as redis
-from redis import exceptions
 from redis.asyncio.retry import Retry
-from redis.backoff import ExponentialWithJitterBackoff, NoBackoff
-from redis.exceptions import RedisError, ResponseError
+from redis.backoff import ExponentialWithJitterBackoff
+from redis.exceptions import ResponseError
+
+from .connection import (
+    GROUP,
+    BrokerUnavailable,
+    BrokerUnfit,
+    Entry,
+    client,
+    pairs,
+    text_of,
+    translated,
+)
+from .reader import BlockingReader
 
 log = logging.getLogger("lateack.broker")
 
-GROUP = "workers"
 LEVELS = 4
-# A blocking read ends well within its socket's time-out.
-BLOCK = 2.0
-READER_TIMEOUT = BLOCK + 5.0
 COMMAND_TIMEOUT = 5.0
 PROGRESS_KEPT = 3600.0
 PROGRESS_KEPT_AFTER_END = 300.0
 PROGRESS_MAXLEN = 1000
-_PASSING = (
-    "READONLY",
-    "UNBLOCKED",
-    "LOADING",
-    "NOGROUP",
-    "MASTERDOWN",
-    "OOM",
-    "MISCONF",
-    "CLUSTERDOWN",
-)
-
-
-_GONE = (
-    exceptions.ConnectionError,
-    exceptions.TimeoutError,
-    exceptions.ReadOnlyError,
-    exceptions.BusyLoadingError,
-    exceptions.NoScriptError,
-    OSError,
-    asyncio.TimeoutError,
-)
-
-
-class BrokerUnavailable(Exception):
-    """The broker gave no answer, or cannot take what it was given right now."""
-
-
-class BrokerUnfit(Exception):
-    """The broker cannot be used as it is; the message says what to change."""
-
-
-class GroupMissing(BrokerUnavailable):
-    """The stream or its group is gone: flushed, or never made. Ensure it and read again."""
-
-
-class Entry(NamedTuple):
-    """A hint that was read: its id in the stream and its fields."""
-
-    stream: str
-    entry_id: str
-    fields: dict[str, str]
 
 
 class Hint(NamedTuple):
@@ -144,7 +108,7 @@ class Broker:
     def __init__(self, url: str, *, namespace: str = "lateack", size: int = 20) -> None:
         self._url = url
         self.namespace = namespace
-        self._redis = _client(
+        self._redis = client(
             url,
             size,
             socket_timeout=COMMAND_TIMEOUT,
@@ -241,7 +205,7 @@ class Broker:
         """
         reply = await self._run(self._read(keys=list(streams), args=[GROUP, consumer, most]))
         return [
-            Entry(key, entry_id, _pairs(fields))
+            Entry(key, entry_id, pairs(fields))
             for key, entries in reply
             for entry_id, fields in entries
         ]
@@ -273,9 +237,9 @@ class Broker:
         reply = await self._command(
             "XAUTOCLAIM", stream, GROUP, consumer, int(min_idle * 1000), cursor, "COUNT", most
         )
-        following, entries = _text(reply[0]), reply[1]
+        following, entries = text_of(reply[0]), reply[1]
         taken = [
-            Entry(stream, _text(entry[0]), _pairs(entry[1]))
+            Entry(stream, text_of(entry[0]), pairs(entry[1]))
             for entry in entries
             if entry and entry[0] is not None and entry[1] is not None
         ]
@@ -408,127 +372,6 @@ class Broker:
             raise translated(error) from error
 
 
-class BlockingReader:
-    """One connection that waits in the broker. It is stopped by `wake`, not by cancellation: a
-    cancelled read can leave an entry with a consumer that never saw it."""
-
-    def __init__(self, url: str, commands: redis.Redis) -> None:
-        # No retries of the client's own: a read that is sent twice delivers twice.
-        self._redis = _client(url, 1, socket_timeout=READER_TIMEOUT, retry=Retry(NoBackoff(), 0))
-        self._commands = commands
-        self._client_id: int | None = None
-
-    async def wait_for_new(
-        self, streams: Sequence[str], consumer: str, seconds: float = BLOCK
-    ) -> list[Entry]:
-        """Wait until there is an entry; at most one a stream is taken.
-
-        Raises:
-            GroupMissing, BrokerUnavailable: ensure the group, then read what is pending first.
-        """
-        reply = await self._run(
-            lambda: self._redis.xreadgroup(
-                GROUP, consumer, dict.fromkeys(streams, ">"), count=1, block=int(seconds * 1000)
-            )
-        )
-        return _entries(reply)
-
-    async def pending(
-        self, stream: str, consumer: str, after: str = "0", most: int = 500
-    ) -> list[Entry]:
-        """What was delivered to this consumer and not acknowledged, after an id; deleted ones too,
-        with no fields."""
-        reply = await self._run(
-            lambda: self._redis.xreadgroup(GROUP, consumer, {stream: after}, count=most)
-        )
-        return _entries(reply)
-
-    async def wait_for_progress(
-        self, cursors: dict[str, str], seconds: float = BLOCK, most: int = 500
-    ) -> dict[str, list[tuple[str, str | None]]]:
-        """Wait for events after the given ids; {key: [(id, body)]}."""
-        streams: dict[Any, Any] = {**cursors}
-        reply = await self._run(
-            lambda: self._redis.xread(streams, count=most, block=int(seconds * 1000))
-        )
-        return {
-            key: [(entry_id, fields.get("e")) for entry_id, fields in rows]
-            for key, rows in _rows(reply)
-        }
-
-    async def wake(self) -> None:
-        """End the wait now; the waiting call returns what it has."""
-        if self._client_id is not None:
-            try:
-                await self._commands.client_unblock(self._client_id)
-            except (RedisError, OSError):
-                log.debug("could not unblock a reader; it wakes by itself", exc_info=True)
-
-    async def close(self) -> None:
-        await self._redis.aclose()
-
-    async def _run(self, command: Callable[[], Awaitable[Any]]) -> Any:
-        try:
-            if self._client_id is None:
-                self._client_id = int(await self._redis.client_id())
-            return await command()
-        except Exception as error:
-            self._client_id = None
-            await self._redis.connection_pool.disconnect()
-            raise translated(error) from error
-
-
 def progress_tag(job_id: UUID) -> int:
     """Which of the sixteen tags a job's progress stream has."""
     return job_id.int & 15
-
-
-def translated(error: Exception) -> Exception:
-    """An error of the client library in our words."""
-    text = str(error)
-    if "NOGROUP" in text or "UNBLOCKED" in text or "no longer exists" in text:
-        return GroupMissing(text)
-    if isinstance(error, _GONE) or any(word in text for word in _PASSING):
-        return BrokerUnavailable(text or type(error).__name__)
-    return error
-
-
-def _client(url: str, size: int, *, socket_timeout: float, retry: Retry) -> redis.Redis:
-    # Callers wait for a connection instead of failing; the budget is `size`.
-    pool = redis.BlockingConnectionPool.from_url(
-        url,
-        max_connections=size,
-        timeout=5,
-        socket_timeout=socket_timeout,
-        socket_connect_timeout=3.0,
-        retry=retry,
-        decode_responses=True,
-        encoding_errors="replace",
-        health_check_interval=0,
-    )
-    return redis.Redis(connection_pool=pool)
-
-
-def _rows(reply: Any) -> list[tuple[str, Any]]:
-    if not reply:
-        return []
-    return list(reply.items()) if isinstance(reply, dict) else [(row[0], row[1]) for row in reply]
-
-
-def _entries(reply: Any) -> list[Entry]:
-    return [
-        Entry(stream, entry_id, fields or {})
-        for stream, rows in _rows(reply)
-        for entry_id, fields in rows
-    ]
-
-
-def _pairs(fields: Any) -> dict[str, str]:
-    if isinstance(fields, dict):
-        return fields
-    flat = [_text(part) for part in fields or ()]
-    return dict(zip(flat[::2], flat[1::2], strict=True))
-
-
-def _text(value: Any) -> str:
-    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
