@@ -19,12 +19,19 @@ from lateack_core.registry import entries_of
 from lateack_core.settings import Settings
 from lateack_core.stream import Entry
 from tests.consumers.conftest import Caller, lines, until
-from tests.consumers.processes import worker_process
+from tests.consumers.processes import Process, worker_process
 from tests.consumers.tasks_under_test import app
 
 
 def starts(path: Path) -> list[str]:
     return [line for line in lines(path) if line.startswith("start")]
+
+
+async def told_to_hurry(worker: Process) -> None:
+    """SIGTERM twice; one at a time, since the kernel merges what is still pending."""
+    worker.signal(signal.SIGTERM)
+    await until(lambda: "draining" in worker.log.read_text())
+    worker.signal(signal.SIGTERM)
 
 
 async def test_a_killed_workers_job_is_finished_by_another(
@@ -137,8 +144,7 @@ async def test_a_stopped_worker_hands_long_jobs_back(
     async with worker_process(settings, tmp_path / "a.log") as worker:
         job = await caller.submit("slow", str(effects), 3.0)
         await until(lambda: starts(effects))
-        worker.signal(signal.SIGTERM)
-        worker.signal(signal.SIGTERM)
+        await told_to_hurry(worker)
         assert await worker.wait() == 0
     waiting = await caller.job(job.job_id)
     assert (waiting.status, waiting.attempt) == ("pending", 0)
@@ -154,8 +160,7 @@ async def test_a_worker_with_a_stubborn_body_still_exits(
     async with worker_process(settings, tmp_path / "a.log") as worker:
         job = await caller.submit("stubborn")
         await caller.until(job.job_id, "running")
-        worker.signal(signal.SIGTERM)
-        worker.signal(signal.SIGTERM)
+        await told_to_hurry(worker)
         assert await worker.wait(15) == 0
     assert "left behind" in worker.log.read_text()
     waiting = await caller.job(job.job_id)
