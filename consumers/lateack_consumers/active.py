@@ -59,19 +59,23 @@ class Active:
     announced: bool = False
     claimed_at: float = field(default_factory=time.monotonic)
     # How to reach the body: raises inside it where that can be done.
-    _reach: Callable[[Reason], None] | None = None
+    _reach: Callable[[Reason], object] | None = None
     _release_slot: Callable[[], None] | None = None
 
     @property
     def job_id(self) -> UUID:
         return self.job.job_id
 
-    def begin(self, reach: Callable[[Reason], None]) -> None:
-        """The body starts now; `reach` interrupts it."""
-        self.body_began = time.monotonic()
+    def wait(self, reach: Callable[[Reason], object]) -> None:
+        """The body cannot start yet; `reach` ends the wait."""
         self._reach = reach
         if self.reason is not None:
             reach(self.reason)
+
+    def begin(self, reach: Callable[[Reason], object]) -> None:
+        """The body starts now; `reach` interrupts it."""
+        self.body_began = time.monotonic()
+        self.wait(reach)
 
     def interrupt(self, reason: Reason) -> None:
         """Ask the body to end. The first reason stands, but a final one overrules a soft limit."""

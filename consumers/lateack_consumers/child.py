@@ -1,7 +1,8 @@
 """A child of the process pool: it runs one body at a time and can be killed at any moment.
 
-Frames of JSON go over a socket pair, each behind its length: `Order` in, then any number of `Said`
-and one `Verdict` out. What the body prints goes where the worker's own output goes.
+Frames of JSON go over a socket pair, each behind its length: `Order` in; `Began`, any number of
+`Said` and one `Ended` out. Only between the first and the last of these may a signal be sent. What
+the body prints goes where the worker's own output goes.
 """
 
 from __future__ import annotations
@@ -41,6 +42,10 @@ class Order(msgspec.Struct):
     soft_time_limit: float | None
 
 
+class Began(msgspec.Struct, tag="began"):
+    """The body starts: from here on it can be interrupted."""
+
+
 class Said(msgspec.Struct, tag="said"):
     """A report of the body."""
 
@@ -59,7 +64,7 @@ class Ready(msgspec.Struct, tag="ready"):
     """The child has loaded the application."""
 
 
-FromChild = Said | Ended | Ready
+FromChild = Began | Said | Ended | Ready
 
 
 def write_frame(frame: Any) -> bytes:
@@ -156,6 +161,7 @@ def run(order: Order, task: Task[..., Any], link: Link, interruptions: _Interrup
     interruptions.soft_limit = order.soft_time_limit
     try:
         interruptions.inside = True
+        link.send(Began())
         value = task.function(*order.args, **kwargs)
         interruptions.inside = False
         verdict = of_value(task, value, ignore_result=order.ignore_result)

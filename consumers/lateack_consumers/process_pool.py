@@ -24,6 +24,7 @@ from .bodies import info_of
 from .child import (
     CANCEL_SIGNAL,
     SOFT_LIMIT_SIGNAL,
+    Began,
     Ended,
     FromChild,
     Order,
@@ -81,9 +82,10 @@ class Child:
             ChildDied
         """
         self._writer.write(write_frame(order))
-        active.begin(self._reach)
         while True:
             frame = await self.receive()
+            if isinstance(frame, Began):
+                active.begin(self._reach)
             if isinstance(frame, Ended):
                 return frame.verdict
             if isinstance(frame, Said):
@@ -135,7 +137,7 @@ class ProcessPool:
     async def run(
         self, active: Active, args: list[Any], kwargs: dict[str, Any], meta: dict[str, Any]
     ) -> Verdict:
-        """Run a body in a child.
+        """Run a body in a child; a job that waits for one can be interrupted as well.
 
         Raises:
             ChildDied: it was killed, or its process ended by itself.
@@ -143,6 +145,9 @@ class ProcessPool:
         order = Order(
             info_of(active, meta), args, kwargs, active.job.ignore_result, active.soft_limit
         )
+        current = asyncio.current_task()
+        assert current is not None
+        active.wait(lambda reason: current.cancel())
         async with self._child() as child:
             return await child.run(active, order)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -301,7 +301,9 @@ def _answer(job: NewJob, made: Mapping[UUID, Created], known: Found) -> Answer:
 def _new_document(new: NewJob, submission: Submission, created: Created) -> Job:
     """The document of a job that was just inserted, without asking the ledger for it again."""
     step = new.checked.steps[0]
-    expires = submission.expires
+    expires = submission.expires if submission.expires is not None else step.task.expires
+    if isinstance(expires, (int, float)):
+        expires = created.created_at + timedelta(seconds=expires)
     return Job(
         job_id=new.job_id,
         task=step.task.name,
@@ -328,5 +330,5 @@ def _new_document(new: NewJob, submission: Submission, created: Created) -> Job:
         run_at=created.run_at,
         started_at=None,
         completed_at=None,
-        expires_at=expires if isinstance(expires, datetime) else None,
+        expires_at=expires,
     )

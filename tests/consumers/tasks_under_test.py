@@ -101,6 +101,11 @@ def in_process(number: int, *, ctx: Context) -> list[int]:
 
 
 @app.task(pool="process")
+def sleeps_in_process(seconds: float) -> None:
+    time.sleep(seconds)
+
+
+@app.task(pool="process")
 def crash(path: str, *, ctx: Context) -> None:
     effect(path, f"start {ctx.attempt}")
     os.kill(os.getpid(), signal.SIGKILL)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -88,12 +89,25 @@ async def test_the_hard_limit_ends_any_body(caller: Caller, task: str) -> None:
 
 
 async def test_processes_run_bodies_apart(caller: Caller) -> None:
-    import os
-
     ended = await caller.until((await caller.submit("in_process", 7)).job_id)
     number, pid = result_of(ended)
     assert number == 7
     assert pid != os.getpid()
+
+
+async def test_a_job_that_waits_for_a_process_can_be_cancelled(
+    caller: Caller, tmp_path: Path
+) -> None:
+    """CAN-01: also before its body has begun, while every process is busy."""
+    busy = [await caller.submit("sleeps_in_process", 3.0) for _ in range(os.cpu_count() or 1)]
+    busy += [await caller.submit("sleeps_in_process", 3.0)]
+    for job in busy:
+        await caller.until(job.job_id, "running")
+    last = await caller.submit("crash", str(tmp_path / "effects"))
+    await caller.until(last.job_id, "running")
+    await caller.ground.ledger.cancel("default", [last.job_id])
+    assert (await caller.until(last.job_id, within=2.5)).status == "cancelled"
+    assert lines(tmp_path / "effects") == []
 
 
 async def test_a_body_that_kills_its_process_ends_worker_lost(

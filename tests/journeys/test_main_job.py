@@ -16,6 +16,7 @@ from pathlib import Path
 import httpx
 import msgspec
 import pytest
+import redis.asyncio as redis
 
 from lateack import Client
 from lateack_cli.embedded import EmbeddedServers
@@ -224,3 +225,19 @@ async def test_every_process_stops_cleanly(settings: Settings, tmp_path: Path, v
         process.signal(15)
         assert await process.wait() == 0
     assert "Traceback" not in log.read_text()
+
+
+@pytest.mark.parametrize("verb", ["serve", "scheduler", "worker"])
+async def test_a_broker_that_may_throw_data_away_is_refused_at_start(
+    own_servers: EmbeddedServers, own_settings: Settings, tmp_path: Path, verb: str
+) -> None:
+    """BRK-11: one clear line that says what to change, and exit code 2."""
+    async with redis.from_url(own_servers.redis_url) as broker:
+        await broker.config_set("maxmemory-policy", "allkeys-lru")
+    words = {"serve": ("--port", "0"), "scheduler": (), "worker": ("-A", APP)}[verb]
+    async with lateack(own_settings, tmp_path / "log", verb, *words) as process:
+        assert await process.wait() == 2
+    said = (tmp_path / "log").read_text()
+    assert "maxmemory-policy is allkeys-lru" in said
+    assert "set maxmemory-policy to noeviction" in said
+    assert "Traceback" not in said
