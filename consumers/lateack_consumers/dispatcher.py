@@ -91,12 +91,16 @@ class Dispatcher:
         """Give entries that nobody here can take to another worker, at once.
 
         Raises:
-            BrokerUnavailable: they stay pending and are taken over later.
+            BrokerUnavailable, LedgerUnavailable: they stay pending and are taken over later.
         """
-        for entry in entries:
-            job = await self._ledger.why_not_claimed([UUID(entry.fields["job"])])
-            if job and not job[0].ended:
-                await self._broker.publish([Hint(job[0].job_id, job[0].queue, job[0].priority)])
+        named = {job_id: entry for entry in entries if (job_id := job_id_of(entry)) is not None}
+        if not named:
+            return
+        found = await self._ledger.why_not_claimed(list(named))
+        hints = [Hint(why.job_id, why.queue, why.priority) for why in found if not why.ended]
+        if hints:
+            await self._broker.publish(hints)
+        for entry in named.values():
             self._acknowledger.offer(Delivery(entry.stream, entry.entry_id))
 
     # -- claiming -------------------------------------------------------------------------
@@ -138,9 +142,8 @@ class Dispatcher:
         wanted: dict[UUID, Delivery] = {}
         strays: dict[str, list[tuple[str, dict[str, str], str]]] = {}
         for entry in entries:
-            try:
-                job_id = UUID(entry.fields["job"])
-            except (KeyError, ValueError):
+            job_id = job_id_of(entry)
+            if job_id is None:
                 reason = "no job id in it" if "job" not in entry.fields else "not a job's id"
                 strays.setdefault(entry.stream, []).append((entry.entry_id, entry.fields, reason))
                 continue
@@ -244,3 +247,11 @@ class Dispatcher:
     def _drop(self, delivery: Delivery) -> None:
         self._acknowledger.offer(delivery)
         self._slots.give()
+
+
+def job_id_of(entry: Entry) -> UUID | None:
+    """The job that an entry names; None when it names none."""
+    try:
+        return UUID(entry.fields.get("job", ""))
+    except ValueError:
+        return None

@@ -7,14 +7,13 @@ that has ended meanwhile. The lease decides, never the broker's idea of ownershi
 from __future__ import annotations
 
 import logging
-from uuid import UUID
 
 from lateack_core.jobs import Ledger
 from lateack_core.process import Loop
 from lateack_core.progress import announce
 from lateack_core.stream import Broker, BrokerUnavailable, Entry, GroupMissing
 
-from .dispatcher import Dispatcher
+from .dispatcher import Dispatcher, job_id_of
 from .slots import Slots
 
 log = logging.getLogger("lateack.reclaimer")
@@ -85,7 +84,7 @@ class Reclaimer:
 
     async def _take(self, stream: str, entries: list[Entry]) -> None:
         entries = [entry for entry in entries if not self._dispatcher.is_handling(entry)]
-        ids = [job_id for entry in entries if (job_id := _job_id(entry)) is not None]
+        ids = [job_id for entry in entries if (job_id := job_id_of(entry)) is not None]
         # Leases that have run out are ended first, so that the claim finds the jobs runnable.
         moved = await self._ledger.reap(ids, max_losses=self._max_losses)
         await announce(self._broker, moved)
@@ -94,11 +93,4 @@ class Reclaimer:
         if taken:
             self._dispatcher.dispatch(entries[:taken])
         if entries[taken:]:
-            await self._dispatcher.hand_back([e for e in entries[taken:] if _job_id(e) is not None])
-
-
-def _job_id(entry: Entry) -> UUID | None:
-    try:
-        return UUID(entry.fields.get("job", ""))
-    except ValueError:
-        return None
+            await self._dispatcher.hand_back(entries[taken:])

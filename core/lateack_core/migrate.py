@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
 
 from lateack_sql import Migration, migrations, query
 
-from .postgres import LedgerUnfit, Postgres
+from .postgres import Blocked, LedgerUnfit, Postgres
 
 log = logging.getLogger("lateack.migrate")
+
+T = TypeVar("T")
+
+# Each waits for its locks for five seconds.
+TRIES = 60
 
 
 async def migrate(postgres: Postgres) -> list[str]:
@@ -18,12 +26,10 @@ async def migrate(postgres: Postgres) -> list[str]:
         LedgerUnfit: the server is too old, or an applied migration is not the one we know.
     """
     await postgres.check()
-    async with postgres.migration() as transaction:
-        await transaction.fetch("lock_migrations")
-        await transaction.script(query("create_schema"))
+    await _patiently(_create_schema, postgres)
     done = []
     for migration in migrations():
-        if await _apply(postgres, migration):
+        if await _patiently(_apply, postgres, migration):
             log.info("applied migration %04d %s", migration.number, migration.name)
             done.append(f"{migration.number:04d} {migration.name}")
     return done
@@ -41,6 +47,25 @@ async def pending(postgres: Postgres) -> list[str]:
     for migration in migrations():
         _compare(migration, applied.get(migration.number))
     return [f"{m.number:04d} {m.name}" for m in migrations() if m.number not in applied]
+
+
+async def _patiently(step: Callable[..., Awaitable[T]], *args: Any) -> T:
+    """Take a step again while others hold what it needs: a busy table, or another migrator."""
+    for left in reversed(range(TRIES)):
+        try:
+            return await step(*args)
+        except Blocked:
+            if not left:
+                raise
+            log.info("waiting for others to let go of the schema")
+            await asyncio.sleep(1.0)
+    raise AssertionError("unreachable")
+
+
+async def _create_schema(postgres: Postgres) -> None:
+    async with postgres.migration() as transaction:
+        await transaction.fetch("lock_migrations")
+        await transaction.script(query("create_schema"))
 
 
 async def _apply(postgres: Postgres, migration: Migration) -> bool:

@@ -101,8 +101,14 @@ class Postgres:
 
     @asynccontextmanager
     async def migration(self) -> AsyncIterator[Transaction]:
-        """A transaction that may take its time, for changes of the schema."""
+        """A transaction that may take its time, but does not wait long for a lock: whoever comes
+        after a waiting ALTER TABLE waits as well.
+
+        Raises:
+            Blocked: try again.
+        """
         async with self._acquired() as connection, connection.transaction():
+            await connection.execute("SET LOCAL lock_timeout = '5s'")
             yield Transaction(connection)
 
     async def script(self, text: str) -> None:

@@ -113,10 +113,12 @@ async def test_stale_pending_jobs_are_cleaned_up_and_free_the_queue(
         httpx.AsyncClient(base_url=url, timeout=30) as http,
     ):
 
-        async def submit() -> int:
-            return (await http.post("/v1/jobs", json={"task": ADD, "args": [1, 1]})).status_code
+        async def submit() -> httpx.Response:
+            return await http.post("/v1/jobs", json={"task": ADD, "args": [1, 1]})
 
-        assert [await submit() for _ in range(21)] == [202] * 20 + [503]
+        stale = [await submit() for _ in range(20)]
+        assert {reply.status_code for reply in stale} == {202}
+        assert (await submit()).status_code == 503
         # Two replicas of the scheduler; which of them leads makes no difference.
         async with (
             lateack(capped, tmp_path / "s1.log", "scheduler"),
@@ -124,12 +126,12 @@ async def test_stale_pending_jobs_are_cleaned_up_and_free_the_queue(
         ):
 
             async def free() -> bool:
-                return await submit() == 202
+                return (await submit()).status_code == 202
 
             await eventually(free)
-        items = (await http.get("/v1/jobs?status=failed&limit=200")).json()["items"]
-        assert len(items) == 20
-        for job in items:
+            jobs = [await http.get(f"{reply.headers['Location']}?wait=20") for reply in stale]
+        for job in (reply.json() for reply in jobs):
+            assert job["status"] == "failed"
             assert job["error_code"] == "PendingTimeout"
             assert job["error_message"] == "pending timeout: auto cleanup"
             assert job["error_info"]["type"] == "PendingTimeout"

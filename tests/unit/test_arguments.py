@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 from typing import Any
 
@@ -30,10 +29,10 @@ def none() -> None: ...
     names=st.sets(st.sampled_from("abcdkz")),
 )
 def test_it_says_what_python_would(function: Any, args: list[int], names: set[str]) -> None:
-    """A call fits if and only if Python could bind it."""
+    """A call fits if and only if Python takes it."""
     kwargs = dict.fromkeys(names, 0)
     try:
-        inspect.signature(function).bind(*args, **kwargs)
+        function(*args, **kwargs)
     except TypeError:
         fits = False
     else:
