@@ -11,6 +11,8 @@ from .errors import DeclarationError, JobCancelled, PermanentError, Retry
 
 Exceptions = tuple[type[BaseException], ...]
 
+LONGEST_DELAY = 10 * 365 * 86_400.0
+
 
 class RetryPolicy(msgspec.Struct, frozen=True):
     """How a task is retried.
@@ -34,7 +36,7 @@ class RetryPolicy(msgspec.Struct, frozen=True):
             raise DeclarationError("max_retries must be 0 or more")
         for name in ("default_retry_delay", "retry_backoff", "retry_backoff_max"):
             value = float(getattr(self, name))
-            if not 0 <= value <= 10 * 365 * 86_400:
+            if not 0 <= value <= LONGEST_DELAY:
                 raise DeclarationError(f"{name} is seconds, from 0 to ten years; got {value!r}")
 
     def delay(self, attempt: int, draw: Callable[[], float] = random.random) -> float:
@@ -52,7 +54,9 @@ class RetryPolicy(msgspec.Struct, frozen=True):
         Whether an attempt is left is the ledger's to say, since `max_retries` can be set per job.
         """
         if isinstance(error, Retry):
-            return self.delay(attempt) if error.after is None else max(0.0, float(error.after))
+            after = self.delay(attempt) if error.after is None else float(error.after)
+            # Beyond ten years is a mistake in a unit; NaN compares to nothing.
+            return min(max(0.0, after), LONGEST_DELAY) if after == after else self.delay(attempt)
         if isinstance(error, (PermanentError, JobCancelled)):
             return None
         if isinstance(error, self.dont_autoretry_for):

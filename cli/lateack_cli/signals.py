@@ -19,12 +19,18 @@ T = TypeVar("T")
 Body = Callable[[asyncio.Event, asyncio.Event], Coroutine[Any, Any, int]]
 
 
+# What a supervisor sees of a worker whose loop a task brought down (EX_SOFTWARE).
+LOOP_BROUGHT_DOWN = 70
+
+
 class Interrupted(Exception):
     """An event came before the result did."""
 
 
-def run(body: Body, *, uvloop: bool = True) -> None:
+def run(body: Body, *, uvloop: bool = True, hosts_tasks: bool = False) -> None:
     """Run `body` and end the process with its exit code.
+
+    A process that `hosts_tasks` runs code that may do anything to the event loop; see `_host`.
 
     Raises:
         Trouble: a setting or a server has to change, or the database cannot be reached.
@@ -33,7 +39,8 @@ def run(body: Body, *, uvloop: bool = True) -> None:
     from lateack_core.stream import BrokerUnfit
 
     try:
-        code = (_runner() if uvloop else asyncio.run)(_guided(body))
+        runner = _host if hosts_tasks else _runner() if uvloop else asyncio.run
+        code = runner(_guided(body))
     except (DeclarationError, LedgerUnfit, BrokerUnfit) as error:
         raise Trouble(str(error), MUST_CHANGE) from None
     except LedgerUnavailable as error:
@@ -101,6 +108,34 @@ async def _guided(body: Body) -> int:
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, asked)
     return await body(stop, hurry)
+
+
+def _host(main: Coroutine[Any, Any, int]) -> int:
+    """Run a loop that a task's body may bring down, by a SystemExit in a task of its own making.
+
+    The usual end of a loop would cancel every other job, as if it had cancelled itself, and wait
+    for those that ignore it, with their leases renewed all the while. So the process ends at once,
+    as by a kill: its leases run out, and others take over.
+    """
+    loop = _new_loop()
+    asyncio.set_event_loop(loop)
+    try:
+        return loop.run_until_complete(main)
+    except Exception:
+        raise
+    except BaseException as error:
+        logging.getLogger("lateack.worker").critical(
+            "the event loop was brought down by %r; this worker ends", error
+        )
+        leave(LOOP_BROUGHT_DOWN)
+
+
+def _new_loop() -> asyncio.AbstractEventLoop:
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.new_event_loop()
+    return uvloop.new_event_loop()
 
 
 def _runner() -> Callable[[Coroutine[Any, Any, int]], int]:

@@ -72,4 +72,4 @@ def command(
         )
         leave(code)
 
-    run(body)
+    run(body, hosts_tasks=True)

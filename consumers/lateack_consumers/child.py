@@ -7,6 +7,7 @@ the body prints goes where the worker's own output goes.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
@@ -24,7 +25,7 @@ from lateack.errors import JobCancelled, SoftTimeLimitExceeded
 from lateack.tasks import Task
 from lateack_core.loading import load_app
 
-from .verdict import Verdict, of_bad_arguments, of_error, of_value
+from .verdict import Verdict, of_bad_arguments, of_bad_start, of_error, of_value
 
 SOFT_LIMIT_SIGNAL = signal.SIGUSR1
 CANCEL_SIGNAL = signal.SIGUSR2
@@ -32,9 +33,14 @@ CANCEL_SIGNAL = signal.SIGUSR2
 REPORT_INTERVAL = 0.05
 
 
-class Order(msgspec.Struct):
-    """A job to run."""
+# A frame that claims to be longer than this was not written by us.
+LONGEST_FRAME = 64 * 1024 * 1024
 
+
+class Order(msgspec.Struct):
+    """A job to run. Every frame that answers carries its number."""
+
+    number: int
     info: JobInfo
     args: list[Any]
     kwargs: dict[str, Any]
@@ -45,18 +51,22 @@ class Order(msgspec.Struct):
 class Began(msgspec.Struct, tag="began"):
     """The body starts: from here on it can be interrupted."""
 
+    number: int
+
 
 class Said(msgspec.Struct, tag="said"):
     """A report of the body."""
 
+    number: int
     progress: float | None
     step: str | None
     message: str | None
 
 
 class Ended(msgspec.Struct, tag="ended"):
-    """The end of the body."""
+    """The end of the body. With number 0: the application cannot be loaded here."""
 
+    number: int
     verdict: Verdict
 
 
@@ -77,8 +87,17 @@ class Link:
     """The child's end of the socket pair."""
 
     def __init__(self, descriptor: int) -> None:
+        # Neither a program that a body starts nor a copy of this process that it forks may hold the
+        # link: it would answer for jobs that are not its own, and hide the end of this process.
+        os.set_inheritable(descriptor, False)
         self._socket = socket.socket(fileno=descriptor)
         self._lock = threading.Lock()
+        os.register_at_fork(after_in_child=self._socket.close)
+
+    @property
+    def closed(self) -> bool:
+        """Whether this is a forked copy, which has no link."""
+        return self._socket.fileno() < 0
 
     def send(self, frame: FromChild) -> None:
         data = write_frame(frame)
@@ -104,15 +123,16 @@ class Link:
 class LinkReporter:
     """Sends reports over the link, the last one always."""
 
-    def __init__(self, link: Link) -> None:
+    def __init__(self, link: Link, number: int) -> None:
         self._link = link
-        self._last = Said(None, None, None)
+        self._last = Said(number, None, None, None)
         self._sent_at = 0.0
         self._unsent = False
 
     def report(self, progress: float | None, step: str | None, message: str | None) -> None:
         before = self._last
         self._last = Said(
+            before.number,
             before.progress if progress is None else progress,
             before.step if step is None else step,
             message,
@@ -154,14 +174,14 @@ def run(order: Order, task: Task[..., Any], link: Link, interruptions: _Interrup
     """Run one body and say how it ended."""
     if reason := misfit(task.parameters, order.args, order.kwargs):
         return of_bad_arguments(f"{task.name} {reason}")
-    reporter = LinkReporter(link)
+    reporter = LinkReporter(link, order.number)
     kwargs = dict(order.kwargs)
     if task.context_name is not None:
         kwargs[task.context_name] = Context(order.info, reporter)
     interruptions.soft_limit = order.soft_time_limit
     try:
         interruptions.inside = True
-        link.send(Began())
+        link.send(Began(order.number))
         value = task.function(*order.args, **kwargs)
         interruptions.inside = False
         verdict = of_value(task, value, ignore_result=order.ignore_result)
@@ -170,7 +190,8 @@ def run(order: Order, task: Task[..., Any], link: Link, interruptions: _Interrup
         verdict = of_error(task, error, order.info.attempt)
     finally:
         interruptions.inside = False
-    reporter.flush()
+    if not link.closed:
+        reporter.flush()
     return verdict
 
 
@@ -181,10 +202,24 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     link = Link(int(sys.argv[2]))
     interruptions = _Interruptions()
-    tasks = load_app(sys.argv[1]).tasks
-    link.send(Ready())
+    try:
+        tasks = load_app(sys.argv[1]).tasks
+    except Exception as error:
+        link.send(Ended(0, of_bad_start(error)))
+        return
+    with contextlib.suppress(ConnectionError, BrokenPipeError):
+        link.send(Ready())
+        _serve(link, tasks, interruptions)
+
+
+def _serve(link: Link, tasks: dict[str, Task[..., Any]], interruptions: _Interruptions) -> None:
+    process = os.getpid()
     while (order := link.receive()) is not None:
-        link.send(Ended(run(order, tasks[order.info.task], link, interruptions)))
+        verdict = run(order, tasks[order.info.task], link, interruptions)
+        if os.getpid() != process:
+            # A copy that the body forked and that came back here: it has nothing to say.
+            os._exit(0)
+        link.send(Ended(order.number, verdict))
 
 
 def _die_with_parent(parent: int) -> None:

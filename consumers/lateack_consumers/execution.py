@@ -18,7 +18,7 @@ from lateack.arguments import misfit
 from .active import Active, Reason
 from .bodies import Threads, run_on_loop
 from .current import enter_tenant
-from .process_pool import ChildDied, ProcessPool
+from .process_pool import ChildDied, ChildUnusable, ProcessPool
 from .settler import Settler
 from .verdict import Verdict, of_bad_arguments, of_error, of_value
 
@@ -66,7 +66,10 @@ class Execution:
         if reason := misfit(task.parameters, args, kwargs):
             return of_bad_arguments(f"{task.name} {reason}")
         if task.declared.pool == "process":
-            return await self._processes.run(active, args, kwargs, meta)
+            try:
+                return await self._processes.run(active, args, kwargs, meta)
+            except ChildUnusable as error:
+                return error.verdict
         try:
             if task.is_async:
                 value = await run_on_loop(active, args, kwargs, meta)

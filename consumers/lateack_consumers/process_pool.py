@@ -8,6 +8,7 @@ starts.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import signal
@@ -23,6 +24,7 @@ from .active import Active, Reason
 from .bodies import info_of
 from .child import (
     CANCEL_SIGNAL,
+    LONGEST_FRAME,
     SOFT_LIMIT_SIGNAL,
     Began,
     Ended,
@@ -40,8 +42,20 @@ _decode = msgspec.json.Decoder(FromChild).decode
 START_TIMEOUT = 60.0
 
 
+# How long a child may take to begin a body once it has the order.
+BEGIN_TIMEOUT = 30.0
+
+
 class ChildDied(Exception):
-    """The child ended in the middle of a body."""
+    """The child ended in the middle of a body, or does not answer as it should."""
+
+
+class ChildUnusable(Exception):
+    """The application cannot be loaded in a child; `verdict` says why."""
+
+    def __init__(self, verdict: Verdict) -> None:
+        super().__init__(verdict.message)
+        self.verdict = verdict
 
 
 class Child:
@@ -56,6 +70,15 @@ class Child:
         self.process = process
         self._reader = reader
         self._writer = writer
+        self._number = 0
+        self._exit = asyncio.create_task(self._watch_exit())
+
+    async def _watch_exit(self) -> None:
+        """End the link when the process has ended: another one may still hold its other end."""
+        await self.process.wait()
+        # What it wrote last is read first.
+        await asyncio.sleep(0.2)
+        self._writer.transport.abort()
 
     @property
     def alive(self) -> bool:
@@ -68,9 +91,15 @@ class Child:
             ChildDied
         """
         try:
-            head = await self._reader.readexactly(4)
-            return _decode(await self._reader.readexactly(int.from_bytes(head)))
+            length = int.from_bytes(await self._reader.readexactly(4))
+            if length > LONGEST_FRAME:
+                raise ChildDied("the task's process wrote something that is no frame of ours")
+            return _decode(await self._reader.readexactly(length))
+        except msgspec.MsgspecError as error:
+            raise ChildDied(f"the task's process wrote no frame of ours: {error}") from error
         except (asyncio.IncompleteReadError, OSError) as error:
+            self._writer.transport.abort()
+            self._send(signal.SIGKILL)
             code = await self.process.wait()
             how = f"by signal {-code}" if code < 0 else f"with exit code {code}"
             raise ChildDied(f"the task's process ended {how}") from error
@@ -81,9 +110,16 @@ class Child:
         Raises:
             ChildDied
         """
+        self._number += 1
+        order.number = self._number
         self._writer.write(write_frame(order))
+        try:
+            frame = await asyncio.wait_for(self.receive(), BEGIN_TIMEOUT)
+        except TimeoutError:
+            raise ChildDied("the task's process does not answer") from None
         while True:
-            frame = await self.receive()
+            if isinstance(frame, Ready) or frame.number != self._number:
+                raise ChildDied("the task's process answered for another job")
             if isinstance(frame, Began):
                 active.begin(self._reach)
             if isinstance(frame, Ended):
@@ -95,6 +131,7 @@ class Child:
                     frame.message,
                 )
                 active.unreported = True
+            frame = await self.receive()
 
     def _reach(self, reason: Reason) -> None:
         if reason is Reason.SOFT_LIMIT:
@@ -109,11 +146,10 @@ class Child:
         self._send(signal.SIGKILL, group=True)
 
     def _send(self, number: int, *, group: bool = False) -> None:
-        if self.process.returncode is None:
-            try:
+        # The group outlives its leader: whatever a body started and left is in it.
+        if group or self.process.returncode is None:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
                 (os.killpg if group else os.kill)(self.process.pid, number)
-            except ProcessLookupError:
-                return
 
     async def close(self) -> None:
         """Let the child end by itself, or kill it."""
@@ -143,7 +179,7 @@ class ProcessPool:
             ChildDied: it was killed, or its process ended by itself.
         """
         order = Order(
-            info_of(active, meta), args, kwargs, active.job.ignore_result, active.soft_limit
+            0, info_of(active, meta), args, kwargs, active.job.ignore_result, active.soft_limit
         )
         current = asyncio.current_task()
         assert current is not None
@@ -185,6 +221,9 @@ class ProcessPool:
         child = Child(process, reader, writer)
         self._children.add(child)
         frame = await asyncio.wait_for(child.receive(), START_TIMEOUT)
+        if isinstance(frame, Ended):
+            self._children.discard(child)
+            raise ChildUnusable(frame.verdict)
         if not isinstance(frame, Ready):
             raise ChildDied("the task's process did not start as expected")
         return child

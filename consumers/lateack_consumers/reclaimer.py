@@ -88,7 +88,8 @@ class Reclaimer:
         # Leases that have run out are ended first, so that the claim finds the jobs runnable.
         moved = await self._ledger.reap(ids, max_losses=self._max_losses)
         await announce(self._broker, moved)
-        log.info("took over %d entries of %s, %d of lost workers", len(entries), stream, len(moved))
+        if moved:
+            log.info("took over %d jobs of lost workers from %s", len(moved), stream)
         taken = self._slots.take(len(entries))
         if taken:
             self._dispatcher.dispatch(entries[:taken])

@@ -20,7 +20,7 @@ from lateack_core.stream import Broker, ProgressEntry
 
 from .acknowledger import Acknowledger
 from .active import Active
-from .verdict import Verdict
+from .verdict import Verdict, of_refused
 
 log = logging.getLogger("lateack.settler")
 
@@ -47,7 +47,13 @@ class Settler:
     async def complete(self, active: Active, verdict: Verdict) -> None:
         """Record the body's success."""
         success = Success(active.job.owned, verdict.result)
-        self._finish(active, await self._until_answered(self._successes.put, success))
+        try:
+            moved = await self._until_answered(self._successes.put, success)
+        except Exception as error:
+            # An answer, and it is no: repeating it would be in vain, and so would another attempt.
+            log.warning("job %s: its result cannot be stored: %s", active.job_id, error)
+            moved = await self._until_answered(self._failures.put, _refused(active, error))
+        self._finish(active, moved)
 
     async def fail(self, active: Active, verdict: Verdict) -> None:
         """Record the body's error; the ledger decides whether there is another attempt."""
@@ -58,7 +64,12 @@ class Settler:
             verdict.info,
             verdict.retry_after,
         )
-        self._finish(active, await self._until_answered(self._failures.put, failure))
+        try:
+            moved = await self._until_answered(self._failures.put, failure)
+        except Exception as error:
+            log.warning("job %s: its error cannot be stored: %s", active.job_id, error)
+            moved = await self._until_answered(self._failures.put, _refused(active, error))
+        self._finish(active, moved)
 
     async def release(self, active: Active) -> None:
         """Hand the job back; no attempt is used up."""
@@ -128,12 +139,15 @@ def last_words(active: Active, moved: Moved) -> list[ProgressEntry]:
             )
         )
     progress = 100.0 if moved.status == "succeeded" else active.progress
-    entries.append(
-        active.trail.next(
-            "status", moved.status, progress=progress, step=active.step, at=moved.completed_at
-        )
-    )
+    entries.append(active.trail.next("status", moved.status, progress=progress, step=active.step))
     return entries
+
+
+def _refused(active: Active, error: Exception) -> Failure:
+    verdict = of_refused(error)
+    return Failure(
+        active.job.owned, verdict.code or "InvalidOutcome", verdict.message, verdict.info, None
+    )
 
 
 def _in_order(asked: Sequence[Owned], moved: Sequence[Moved]) -> list[Moved | None]:

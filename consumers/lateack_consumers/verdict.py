@@ -12,6 +12,7 @@ from lateack.arguments import unfit_value
 from lateack.models import MAX_RESULT_BYTES
 from lateack.tasks import Task
 
+MAX_CODE = 100
 MAX_MESSAGE = 1_000
 MAX_TRACE = 4_000
 
@@ -62,17 +63,30 @@ def of_error(task: Task[..., Any], error: BaseException, attempt: int) -> Verdic
     return verdict
 
 
+def of_bad_start(error: Exception) -> Verdict:
+    """The verdict when the application cannot be loaded in a child process."""
+    return _failure(type(error).__name__, f"the task's process could not start: {_words(error)}")
+
+
+def of_refused(error: Exception) -> Verdict:
+    """The verdict when the ledger cannot store what a body's end would be."""
+    return _failure("InvalidOutcome", f"the outcome cannot be stored: {_words(error)}")
+
+
 def of_bad_arguments(reason: str) -> Verdict:
     """The verdict when the arguments do not fit the code that this worker has."""
     return _failure("InvalidArguments", reason)
 
 
 def _failure(code: str, message: str) -> Verdict:
-    message = _clean(message)
-    if len(message) > MAX_MESSAGE:
-        message = message[: MAX_MESSAGE - 1] + "…"
+    code, message = _shortened(code, MAX_CODE), _shortened(message, MAX_MESSAGE)
     at = datetime.now(UTC).isoformat()
     return Verdict(code=code, message=message, info={"type": code, "timestamp": at})
+
+
+def _shortened(text: str, limit: int) -> str:
+    text = _clean(text[: 4 * limit])
+    return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
 def _words(error: BaseException) -> str:

@@ -212,7 +212,10 @@ class Hub:
 
     async def _is_lost(self, job_id: UUID) -> bool:
         """Make sure of a stream; true when it had been lost."""
-        before = self._watched[job_id].cursor
+        watched = self._watched.get(job_id)
+        if watched is None:
+            return False
+        before = watched.cursor
         tail = order(await _patiently(self._broker.open_progress(job_id)))
         return before is not None and tail < before
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import sys
 import time
 from pathlib import Path
 
@@ -103,6 +104,49 @@ def in_process(number: int, *, ctx: Context) -> list[int]:
 @app.task(pool="process")
 def sleeps_in_process(seconds: float) -> None:
     time.sleep(seconds)
+
+
+@app.task(pool="process")
+def forks_and_exits() -> str:
+    if os.fork() == 0:
+        time.sleep(0.2)
+        sys.exit(0)
+    return "parent"
+
+
+@app.task(pool="process")
+def forks_and_returns() -> str:
+    return "copy" if os.fork() == 0 else "parent"
+
+
+@app.task(pool="process", soft_time_limit=None, time_limit=60)
+def leaves_a_grandchild(path: str) -> None:
+    grandchild = os.fork()
+    if grandchild == 0:
+        time.sleep(60)
+        os._exit(0)
+    effect(path, str(grandchild))
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@app.task
+async def far_off() -> None:
+    raise Retry("a mistake in a unit", after=time.time() * 1000)
+
+
+@app.task
+async def badly_named() -> None:
+    raise type("No" + "x" * 1000, (Exception,), {})("said so")
+
+
+@app.task
+async def brings_down_the_loop() -> None:
+    async def out() -> None:
+        raise SystemExit(3)
+
+    task = asyncio.create_task(out())
+    await asyncio.sleep(5)
+    await task
 
 
 @app.task(pool="process")

@@ -167,6 +167,23 @@ async def test_a_worker_with_a_stubborn_body_still_exits(
     assert (waiting.status, waiting.attempt) == ("pending", 0)
 
 
+async def test_a_loop_that_is_brought_down_costs_the_neighbours_no_outcome(
+    settings: Settings, caller: Caller, tmp_path: Path
+) -> None:
+    """I1, I2: as after a kill, the others run again elsewhere, also beside one that is stubborn."""
+    effects = tmp_path / "effects"
+    async with worker_process(settings, tmp_path / "a.log") as first:
+        job = await caller.submit("slow", str(effects), 2.0)
+        await caller.submit("stubborn")
+        await until(lambda: starts(effects))
+        await caller.submit("brings_down_the_loop", max_retries=0)
+        assert await first.wait() == 70
+        async with worker_process(settings, tmp_path / "b.log", more=("-B",)) as second:
+            ended = await caller.until(job.job_id, within=30)
+            await second.kill()
+    assert (ended.status, ended.attempt) == ("succeeded", 2)
+
+
 async def test_at_most_once_is_not_run_again(
     settings: Settings, caller: Caller, tmp_path: Path
 ) -> None:

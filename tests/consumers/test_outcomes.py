@@ -9,7 +9,7 @@ import pytest
 
 from lateack.models import Step
 from lateack_core.settings import Settings
-from tests.consumers.conftest import Caller, lines, result_of
+from tests.consumers.conftest import Caller, lines, result_of, until
 
 pytestmark = pytest.mark.usefixtures("worker")
 
@@ -108,6 +108,54 @@ async def test_a_job_that_waits_for_a_process_can_be_cancelled(
     await caller.ground.ledger.cancel("default", [last.job_id])
     assert (await caller.until(last.job_id, within=2.5)).status == "cancelled"
     assert lines(tmp_path / "effects") == []
+
+
+@pytest.mark.parametrize("task", ["forks_and_exits", "forks_and_returns"])
+async def test_a_forked_copy_says_nothing(caller: Caller, task: str) -> None:
+    """I2, I9: what a body forks cannot answer for this job, nor for the next one."""
+    for number in range(4):
+        forked = await caller.until((await caller.submit(task)).job_id)
+        assert (forked.status, result_of(forked)) == ("succeeded", "parent")
+        after = await caller.until((await caller.submit("in_process", number)).job_id)
+        assert after.status == "succeeded"
+        assert result_of(after)[0] == number
+
+
+async def test_a_dead_process_is_noticed_though_its_child_lives(
+    caller: Caller, tmp_path: Path
+) -> None:
+    """RTY-01: long before its time limit; and what it left behind is ended with it."""
+    job = await caller.submit("leaves_a_grandchild", str(tmp_path / "effects"))
+    ended = await caller.until(job.job_id, within=20)
+    assert (ended.status, ended.error_code) == ("failed", "WorkerLost")
+    left = [int(line) for line in lines(tmp_path / "effects")]
+    assert len(left) == 3
+    await until(lambda: not any(is_running(pid) for pid in left))
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+async def test_a_retry_too_far_ahead_is_cut(caller: Caller) -> None:
+    """I1: a mistake in a unit makes no job that can be neither read nor cancelled."""
+    job = await caller.submit("far_off")
+    waiting = await caller.until(job.job_id, "retrying")
+    assert waiting.run_at.year < 2100
+    await caller.ground.ledger.cancel("default", [job.job_id])
+    assert (await caller.until(job.job_id)).status == "cancelled"
+
+
+async def test_an_errors_name_is_cut(caller: Caller) -> None:
+    """PAY-04: a class may be called anything."""
+    ended = await caller.until((await caller.submit("badly_named")).job_id)
+    assert (ended.status, ended.error_message, ended.attempt) == ("failed", "said so", 1)
+    assert ended.error_code is not None
+    assert ended.error_code.startswith("Noxxx")
+    assert len(ended.error_code) == 100
 
 
 async def test_a_body_that_kills_its_process_ends_worker_lost(
