@@ -267,6 +267,9 @@ async def _servers(
             servers = await unless(stop, stack.enter_async_context(ours))
         except EmbeddedError as error:
             raise Trouble(str(error)) from None
+        if not settings.database_url:
+            # A socket that only this user can open: there is no password in it.
+            log.info("the database is at %s", servers.database_url)
         settings = msgspec.structs.replace(
             settings,
             database_url=settings.database_url or servers.database_url,
