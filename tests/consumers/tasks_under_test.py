@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import os
 import signal
 import sys
@@ -120,8 +121,9 @@ def forks_and_returns() -> str:
 
 
 @app.task(pool="process", soft_time_limit=None, time_limit=60)
-def leaves_a_grandchild(path: str) -> None:
-    grandchild = os.fork()
+def leaves_a_grandchild(path: str, *, in_c: bool) -> None:
+    # Forked in C, it runs no hooks of Python's and holds whatever this process holds.
+    grandchild = ctypes.PyDLL(None).fork() if in_c else os.fork()
     if grandchild == 0:
         time.sleep(60)
         os._exit(0)

@@ -116,16 +116,21 @@ async def test_a_forked_copy_says_nothing(caller: Caller, task: str) -> None:
     for number in range(4):
         forked = await caller.until((await caller.submit(task)).job_id)
         assert (forked.status, result_of(forked)) == ("succeeded", "parent")
+        assert forked.attempt == 1
         after = await caller.until((await caller.submit("in_process", number)).job_id)
-        assert after.status == "succeeded"
+        # A first attempt: it did not even meet an answer that was not its own.
+        assert (after.status, after.attempt) == ("succeeded", 1)
         assert result_of(after)[0] == number
 
 
+@pytest.mark.parametrize("in_c", [False, True])
 async def test_a_dead_process_is_noticed_though_its_child_lives(
-    caller: Caller, tmp_path: Path
+    caller: Caller, tmp_path: Path, in_c: bool
 ) -> None:
     """RTY-01: long before its time limit; and what it left behind is ended with it."""
-    job = await caller.submit("leaves_a_grandchild", str(tmp_path / "effects"))
+    job = await caller.submit(
+        "leaves_a_grandchild", str(tmp_path / "effects"), kwargs={"in_c": in_c}
+    )
     ended = await caller.until(job.job_id, within=20)
     assert (ended.status, ended.error_code) == ("failed", "WorkerLost")
     left = [int(line) for line in lines(tmp_path / "effects")]
