@@ -83,7 +83,8 @@ async def test_a_dead_workers_jobs_come_before_its_name(desk: Desk) -> None:
     for stream in streams:
         await ground.broker.ensure_group(stream)
     await desk.publish()
-    entries = await ground.broker.read(streams, "dead", 10)
+    # Only where it owns entries: elsewhere it would be an idle consumer, and rightly forgotten.
+    entries = await ground.broker.read([streams[1]], "dead", 10)
     assert len(await desk.claim(*jobs, lease=5, worker=dead)) == 10
     await desk.ledger.beat_worker(Worker(dead, "dead", "h", 1, ["work"], ["t.work"], 10))
     ground.settings = msgspec.structs.replace(
