@@ -6,7 +6,11 @@ LateackError
 │   ├── PermanentError             yours to raise: trying again will not help
 │   ├── Retry                      yours to raise: try again, after a given time
 │   ├── JobCancelled               raised inside a thread or process task that was cancelled
-│   └── SoftTimeLimitExceeded      raised inside a task when its soft limit has passed
+│   ├── SoftTimeLimitExceeded      raised inside a task when its soft limit has passed
+│   ├── LeaseLost                  raised by ctx.step, ctx.transaction: the job is another's now
+│   ├── TransactionLost            raised by ctx.transaction: the database went away in it
+│   └── InvalidResult              raised by ctx.step, ctx.transaction: a result cannot be kept
+│       └── ResultTooLarge
 ├── DeclarationError               a task or a name was declared in a way that cannot work
 └── ClientError                    raised by Client and SyncClient
     ├── Unreachable                no answer within the time budget
@@ -67,6 +71,33 @@ class SoftTimeLimitExceeded(TaskError):
 
     def __init__(self, seconds: float | None = None) -> None:
         super().__init__("soft time limit exceeded" + (f" ({seconds:g} s)" if seconds else ""))
+
+
+class LeaseLost(TaskError):
+    """This attempt does not own its job any more: another one does, or it has ended.
+
+    Nothing was written for this attempt, and nothing that it still says is heard.
+    """
+
+
+class TransactionLost(TaskError):
+    """The connection of `ctx.transaction()` broke, so whether it was committed is not known here.
+
+    It is known to the ledger: a committed transaction has ended the job, and otherwise it runs
+    again. `outage` tells that the database was away, which costs the job no attempt. Let it pass.
+    """
+
+    def __init__(self, message: str, *, outage: bool) -> None:
+        super().__init__(message)
+        self.outage = outage
+
+
+class InvalidResult(PermanentError):
+    """A result cannot be kept as JSON; running the body again would give it again."""
+
+
+class ResultTooLarge(InvalidResult):
+    """A result has more than 1 MiB of JSON: store it elsewhere and return a reference to it."""
 
 
 class DeclarationError(LateackError):

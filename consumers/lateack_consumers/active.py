@@ -50,6 +50,8 @@ class Active:
     body_began: float | None = None
     # False once the outcome is somebody else's to write: whatever the body says is dropped.
     ours: bool = True
+    # True while a transaction of the body's may be ending the job: a lease that is gone is no loss.
+    settling: bool = False
     reason: Reason | None = None
     progress: float | None = None
     step: str | None = None

@@ -14,6 +14,7 @@ from lateack.context import Context, JobInfo
 from lateack.errors import JobCancelled, SoftTimeLimitExceeded
 
 from .active import Active, Reason
+from .effects import Effector, LocalEffects
 from .interruptible import Interruptible
 
 
@@ -57,14 +58,19 @@ def info_of(active: Active, meta: dict[str, Any]) -> JobInfo:
         max_retries=job.max_retries,
         meta=meta,
         root_id=job.root_id,
+        origin_id=job.origin_id,
     )
 
 
 async def run_on_loop(
-    active: Active, args: list[Any], kwargs: dict[str, Any], meta: dict[str, Any]
+    active: Active,
+    effector: Effector,
+    args: list[Any],
+    kwargs: dict[str, Any],
+    meta: dict[str, Any],
 ) -> Any:
     """Run an async task's body here. Interrupted by an exception raised where it waits."""
-    kwargs = with_context(active, kwargs, meta, LocalReporter(active))
+    kwargs = with_context(active, effector, kwargs, meta, LocalReporter(active))
     body: Interruptible[Any] = Interruptible(active.task.function(*args, **kwargs))
     current = asyncio.current_task()
 
@@ -85,13 +91,18 @@ class Threads:
         self.abandoned = 0
 
     async def run(
-        self, active: Active, args: list[Any], kwargs: dict[str, Any], meta: dict[str, Any]
+        self,
+        active: Active,
+        effector: Effector,
+        args: list[Any],
+        kwargs: dict[str, Any],
+        meta: dict[str, Any],
     ) -> Any:
         """Run a `def` task's body. It meets an interruption at its next call of the context."""
         loop = asyncio.get_running_loop()
         done: asyncio.Future[Any] = loop.create_future()
         reporter = LocalReporter(active)
-        kwargs = with_context(active, kwargs, meta, reporter)
+        kwargs = with_context(active, effector, kwargs, meta, reporter)
 
         def reach(reason: Reason) -> None:
             if reason is Reason.SOFT_LIMIT:
@@ -126,13 +137,18 @@ class Threads:
 
 
 def with_context(
-    active: Active, kwargs: dict[str, Any], meta: dict[str, Any], reporter: LocalReporter
+    active: Active,
+    effector: Effector,
+    kwargs: dict[str, Any],
+    meta: dict[str, Any],
+    reporter: LocalReporter,
 ) -> dict[str, Any]:
     """The keyword arguments with the context among them, when the task asks for one."""
     name = active.task.context_name
     if name is None:
         return kwargs
-    return kwargs | {name: Context(info_of(active, meta), reporter)}
+    effects = LocalEffects(active, effector)
+    return kwargs | {name: Context(info_of(active, meta), reporter, effects)}
 
 
 class StoppedItself(Exception):

@@ -1,7 +1,8 @@
 """A child of the process pool: it runs one body at a time and can be killed at any moment.
 
 Frames of JSON go over a socket pair, each behind its length: `Order` in; `Began`, any number of
-`Said` and one `Ended` out. Only between the first and the last of these may a signal be sent. What
+`Said` and one `Ended` out. A body that takes a step sends an `Ask` and waits for the `Answer`. Only
+between the first and the last of these may a signal be sent. What
 the body prints goes where the worker's own output goes.
 """
 
@@ -14,6 +15,8 @@ import socket
 import sys
 import threading
 import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractAsyncContextManager
 from types import FrameType
 from typing import Any
 
@@ -21,6 +24,7 @@ import msgspec
 
 from lateack.arguments import misfit
 from lateack.context import Context, JobInfo
+from lateack.effects import Found, Move
 from lateack.errors import JobCancelled, SoftTimeLimitExceeded
 from lateack.tasks import Task
 from lateack_core.loading import load_app
@@ -37,7 +41,7 @@ REPORT_INTERVAL = 0.05
 LONGEST_FRAME = 64 * 1024 * 1024
 
 
-class Order(msgspec.Struct):
+class Order(msgspec.Struct, tag="order"):
     """A job to run. Every frame that answers carries its number."""
 
     number: int
@@ -46,6 +50,12 @@ class Order(msgspec.Struct):
     kwargs: dict[str, Any]
     ignore_result: bool
     soft_time_limit: float | None
+
+
+class Answer(msgspec.Struct, tag="answer"):
+    """What the ledger says to an `Ask`."""
+
+    found: Found
 
 
 class Began(msgspec.Struct, tag="began"):
@@ -63,6 +73,13 @@ class Said(msgspec.Struct, tag="said"):
     message: str | None
 
 
+class Ask(msgspec.Struct, tag="ask"):
+    """A move of a step, for the ledger; the body waits for the answer."""
+
+    number: int
+    move: Move
+
+
 class Ended(msgspec.Struct, tag="ended"):
     """The end of the body. With number 0: the application cannot be loaded here."""
 
@@ -74,13 +91,16 @@ class Ready(msgspec.Struct, tag="ready"):
     """The child has loaded the application."""
 
 
-FromChild = Began | Said | Ended | Ready
+FromChild = Began | Said | Ask | Ended | Ready
 
 
 def write_frame(frame: Any) -> bytes:
     """A frame as bytes."""
     body = msgspec.json.encode(frame)
     return len(body).to_bytes(4) + body
+
+
+_decode = msgspec.json.Decoder(Order | Answer).decode
 
 
 class Link:
@@ -104,11 +124,11 @@ class Link:
         with self._lock:
             self._socket.sendall(data)
 
-    def receive(self) -> Order | None:
-        """The next order, None when the worker has gone."""
+    def receive(self) -> Order | Answer | None:
+        """The next frame, None when the worker has gone."""
         head = self._exactly(4)
         body = head and self._exactly(int.from_bytes(head))
-        return msgspec.json.decode(body, type=Order) if body else None
+        return _decode(body) if body else None
 
     def _exactly(self, count: int) -> bytes | None:
         data = b""
@@ -158,16 +178,59 @@ class _Interruptions:
     def __init__(self) -> None:
         self.inside = False
         self.soft_limit: float | None = None
+        self._held = False
+        self._pending: BaseException | None = None
         signal.signal(SOFT_LIMIT_SIGNAL, self._soft)
         signal.signal(CANCEL_SIGNAL, self._cancel)
 
     def _soft(self, number: int, frame: FrameType | None) -> None:
-        if self.inside:
-            raise SoftTimeLimitExceeded(self.soft_limit)
+        self._meet(SoftTimeLimitExceeded(self.soft_limit))
 
     def _cancel(self, number: int, frame: FrameType | None) -> None:
-        if self.inside:
-            raise JobCancelled("interrupted by the worker")
+        self._meet(JobCancelled("interrupted by the worker"))
+
+    def _meet(self, error: BaseException) -> None:
+        if self._held:
+            self._pending = error
+        elif self.inside:
+            raise error
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """Interruptions wait until the end: half a frame would make nonsense of the link."""
+        self._held = True
+        try:
+            yield
+        finally:
+            self._held = False
+            pending, self._pending = self._pending, None
+            if pending is not None:
+                self._meet(pending)
+
+
+class LinkEffects:
+    """Asks the worker, which asks the ledger."""
+
+    def __init__(self, link: Link, number: int, interruptions: _Interruptions) -> None:
+        self._link = link
+        self._number = number
+        self._interruptions = interruptions
+        # A body may take steps from threads of its own.
+        self._turn = threading.Lock()
+
+    async def move(self, move: Move) -> Found:
+        raise TypeError("ctx.step() needs an async task on the event loop; here, ctx.step_sync()")
+
+    def move_sync(self, move: Move) -> Found:
+        with self._turn, self._interruptions.held():
+            self._link.send(Ask(self._number, move))
+            answer = self._link.receive()
+        if not isinstance(answer, Answer):
+            raise ConnectionError("the worker has gone")
+        return answer.found
+
+    def transaction(self, result: Callable[[], Any]) -> AbstractAsyncContextManager[Any]:
+        raise TypeError("ctx.transaction() needs an async task on the event loop, not a process")
 
 
 def run(order: Order, task: Task[..., Any], link: Link, interruptions: _Interruptions) -> Verdict:
@@ -177,7 +240,8 @@ def run(order: Order, task: Task[..., Any], link: Link, interruptions: _Interrup
     reporter = LinkReporter(link, order.number)
     kwargs = dict(order.kwargs)
     if task.context_name is not None:
-        kwargs[task.context_name] = Context(order.info, reporter)
+        effects = LinkEffects(link, order.number, interruptions)
+        kwargs[task.context_name] = Context(order.info, reporter, effects)
     interruptions.soft_limit = order.soft_time_limit
     try:
         interruptions.inside = True
@@ -214,7 +278,7 @@ def main() -> None:
 
 def _serve(link: Link, tasks: dict[str, Task[..., Any]], interruptions: _Interruptions) -> None:
     process = os.getpid()
-    while (order := link.receive()) is not None:
+    while isinstance(order := link.receive(), Order):
         verdict = run(order, tasks[order.info.task], link, interruptions)
         if os.getpid() != process:
             # A copy that the body forked and that came back here: it has nothing to say.

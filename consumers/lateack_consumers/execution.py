@@ -14,10 +14,12 @@ from typing import Any
 import msgspec
 
 from lateack.arguments import misfit
+from lateack.errors import TransactionLost
 
 from .active import Active, Reason
 from .bodies import Threads, run_on_loop
 from .current import enter_tenant
+from .effects import Effector
 from .process_pool import ChildDied, ChildUnusable, ProcessPool
 from .settler import Settler
 from .verdict import Verdict, of_bad_arguments, of_error, of_value
@@ -28,8 +30,11 @@ log = logging.getLogger("lateack.execution")
 class Execution:
     """Runs claimed jobs to their outcome."""
 
-    def __init__(self, settler: Settler, threads: Threads, processes: ProcessPool) -> None:
+    def __init__(
+        self, settler: Settler, effector: Effector, threads: Threads, processes: ProcessPool
+    ) -> None:
         self._settler = settler
+        self._effector = effector
         self._threads = threads
         self._processes = processes
 
@@ -47,11 +52,19 @@ class Execution:
                 active.release_slot()
                 return
             verdict = None
+        except TransactionLost as error:
+            await self._after_lost_transaction(active, error)
+            return
         except Exception as error:
             # The worker's own trouble; handed back, such a job could go round for ever.
             log.exception("job %s could not be run", active.job_id)
             verdict = of_error(active.task, error, active.job.attempt)
         if not active.ours:
+            if active.settling and verdict is not None and verdict.code is not None:
+                log.warning(
+                    "job %s (%s) is committed; its body then raised %s: %s",
+                    active.job_id, active.job.task, verdict.code, verdict.message,
+                )  # fmt: skip
             return
         try:
             await self._settle(active, verdict)
@@ -67,20 +80,32 @@ class Execution:
             return of_bad_arguments(f"{task.name} {reason}")
         if task.declared.pool == "process":
             try:
-                return await self._processes.run(active, args, kwargs, meta)
+                return await self._processes.run(active, self._effector, args, kwargs, meta)
             except ChildUnusable as error:
                 return error.verdict
         try:
             if task.is_async:
-                value = await run_on_loop(active, args, kwargs, meta)
+                value = await run_on_loop(active, self._effector, args, kwargs, meta)
             else:
-                value = await self._threads.run(active, args, kwargs, meta)
+                value = await self._threads.run(active, self._effector, args, kwargs, meta)
         except asyncio.CancelledError as error:
             # Interrupted by us, or a cancellation of the body's own making.
             return None if active.reason else of_error(task, error, job.attempt)
+        except TransactionLost:
+            raise
         except BaseException as error:
             return of_error(task, error, job.attempt)
         return of_value(task, value, ignore_result=job.ignore_result)
+
+    async def _after_lost_transaction(self, active: Active, error: TransactionLost) -> None:
+        """Nobody here knows whether it was committed. Both moves are fenced: if it was, they find
+        an ended job and do nothing. An outage costs no attempt (I10); a connection that broke in
+        a healthy database counts like a crash, so that it cannot go on for ever."""
+        log.warning("job %s (%s): %s", active.job_id, active.job.task, error)
+        try:
+            await (self._settler.release if error.outage else self._settler.lose)(active)
+        finally:
+            active.release_slot()
 
     async def _settle(self, active: Active, verdict: Verdict | None) -> None:
         handed_back = active.reason is Reason.DRAIN and (

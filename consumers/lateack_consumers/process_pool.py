@@ -1,8 +1,12 @@
 """Child processes for `pool="process"` tasks: bodies that can be killed.
 
 A child is started when it is first needed and used again; one that was killed or has died is
-replaced. A job that finds every child busy waits for one; its limits count from when its body
+replaced, and so is, between two jobs, one that has run enough of them or has grown too large. A job
+that finds every child busy waits for one; its attempt and its limits count from when its body
 starts.
+
+What a body starts is in the child's process group and goes with it when the child is killed. What
+it leaves behind at a normal end is left alone: a body that starts something may mean it.
 """
 
 from __future__ import annotations
@@ -14,8 +18,9 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -26,6 +31,8 @@ from .child import (
     CANCEL_SIGNAL,
     LONGEST_FRAME,
     SOFT_LIMIT_SIGNAL,
+    Answer,
+    Ask,
     Began,
     Ended,
     FromChild,
@@ -34,7 +41,9 @@ from .child import (
     Said,
     write_frame,
 )
-from .verdict import Verdict
+from .effects import Effector
+from .memory import MIB, MemoryWatch, resident
+from .verdict import Verdict, of_overrun
 
 log = logging.getLogger("lateack.processes")
 
@@ -58,6 +67,17 @@ class ChildUnusable(Exception):
         self.verdict = verdict
 
 
+@dataclass(frozen=True, slots=True)
+class Upkeep:
+    """What children may use and when they are replaced, memory in MiB; None is no limit."""
+
+    # For tasks that name no limit of their own. Above it, the child is killed.
+    memory_limit: float | None = None
+    # These two are looked at between jobs.
+    max_jobs: int | None = None
+    max_memory: float | None = None
+
+
 class Child:
     """One child process and its link."""
 
@@ -68,6 +88,10 @@ class Child:
         writer: asyncio.StreamWriter,
     ) -> None:
         self.process = process
+        # Whether it can take a job: it has none, and no reason to be killed.
+        self.free = True
+        # Bytes that it held before its first job.
+        self.fresh = 0
         self._reader = reader
         self._writer = writer
         self._number = 0
@@ -83,6 +107,11 @@ class Child:
     @property
     def alive(self) -> bool:
         return self.process.returncode is None and not self._reader.at_eof()
+
+    @property
+    def served(self) -> int:
+        """How many jobs it was given."""
+        return self._number
 
     async def receive(self) -> FromChild:
         """The next frame.
@@ -104,12 +133,13 @@ class Child:
             how = f"by signal {-code}" if code < 0 else f"with exit code {code}"
             raise ChildDied(f"the task's process ended {how}") from error
 
-    async def run(self, active: Active, order: Order) -> Verdict:
+    async def run(self, active: Active, effector: Effector, order: Order) -> Verdict:
         """Run one body in this child.
 
         Raises:
             ChildDied
         """
+        self.free = False
         self._number += 1
         order.number = self._number
         self._writer.write(write_frame(order))
@@ -123,6 +153,7 @@ class Child:
             if isinstance(frame, Began):
                 active.begin(self._reach)
             if isinstance(frame, Ended):
+                self.free = True
                 return frame.verdict
             if isinstance(frame, Said):
                 active.progress, active.step, active.message = (
@@ -131,6 +162,9 @@ class Child:
                     frame.message,
                 )
                 active.unreported = True
+            if isinstance(frame, Ask):
+                found = await effector.move(active, frame.move)
+                self._writer.write(write_frame(Answer(found)))
             frame = await self.receive()
 
     def _reach(self, reason: Reason) -> None:
@@ -162,16 +196,35 @@ class Child:
 
 
 class ProcessPool:
-    """At most `most` children of the application at `app_path`."""
+    """At most `most` children of the application at `app_path`.
 
-    def __init__(self, app_path: str, *, most: int) -> None:
+    `begin` is told when a body is about to start, and says whether its job is still ours.
+    """
+
+    def __init__(
+        self,
+        app_path: str,
+        *,
+        most: int,
+        begin: Callable[[Active], Awaitable[bool]],
+        upkeep: Upkeep,
+    ) -> None:
         self._app_path = app_path
         self._places = asyncio.Semaphore(most)
+        self._begin = begin
+        self._upkeep = upkeep
+        self._memory = MemoryWatch()
         self._idle: list[Child] = []
         self._children: set[Child] = set()
+        self._retiring: set[asyncio.Task[None]] = set()
 
     async def run(
-        self, active: Active, args: list[Any], kwargs: dict[str, Any], meta: dict[str, Any]
+        self,
+        active: Active,
+        effector: Effector,
+        args: list[Any],
+        kwargs: dict[str, Any],
+        meta: dict[str, Any],
     ) -> Verdict:
         """Run a body in a child; a job that waits for one can be interrupted as well.
 
@@ -185,7 +238,56 @@ class ProcessPool:
         assert current is not None
         active.wait(lambda reason: current.cancel())
         async with self._child() as child:
-            return await child.run(active, order)
+            if not await self._begin(active):
+                log.warning("job %s is no longer ours: it does not start here", active.job_id)
+                active.disown(Reason.LOST)
+                raise asyncio.CancelledError
+            return await self._run_limited(child, active, effector, order)
+
+    async def _run_limited(
+        self, child: Child, active: Active, effector: Effector, order: Order
+    ) -> Verdict:
+        """Run a body within its memory. What earlier jobs left in the child is not held against
+        it; how much that can be, `_worn` says."""
+        limit, left = self._limit(active), self._left_in(child)
+        most = None if limit is None else limit + left
+        with self._memory.limit(child.process.pid, most) as watched:
+            try:
+                verdict = await child.run(active, effector, order)
+            except ChildDied:
+                if watched is None or watched.used is None or limit is None:
+                    raise
+                verdict = of_overrun(watched.used - left, limit)
+                log.warning(
+                    "job %s (%s): %s; its process is killed",
+                    active.job_id, active.job.task, verdict.message,
+                )  # fmt: skip
+                return verdict
+        if watched is not None and watched.used is not None:
+            # It was killed at the very moment when its body ended.
+            child.free = False
+        return verdict
+
+    def _limit(self, active: Active) -> int | None:
+        """Bytes that a body may use."""
+        declared = active.task.declared.memory_limit
+        limit = self._upkeep.memory_limit if declared is msgspec.UNSET else declared
+        return None if limit is None else int(limit * MIB)
+
+    def _left_in(self, child: Child) -> int:
+        """Bytes that earlier jobs left in a child."""
+        return max(0, resident(child.process.pid) - child.fresh) if child.served else 0
+
+    def _worn(self, child: Child) -> str | None:
+        """Why a child that has ended a job is not to be used again; None when it is."""
+        upkeep = self._upkeep
+        if upkeep.max_jobs is not None and child.served >= upkeep.max_jobs:
+            return f"has run {child.served} jobs"
+        if upkeep.max_memory is not None:
+            held = resident(child.process.pid)
+            if held > upkeep.max_memory * MIB:
+                return f"holds {held / MIB:.0f} MiB"
+        return None
 
     @asynccontextmanager
     async def _child(self) -> AsyncIterator[Child]:
@@ -194,17 +296,18 @@ class ProcessPool:
             while not child.alive:
                 self._children.discard(child)
                 child = self._idle.pop() if self._idle else await self._start()
-            clean = False
             try:
                 yield child
-                clean = True
             finally:
-                if clean:
-                    self._idle.append(child)
-                else:
+                if not child.free:
                     # Whatever it does now, nobody waits for it.
                     child.kill()
                     self._children.discard(child)
+                elif reason := self._worn(child):
+                    log.info("process %d %s and is replaced", child.process.pid, reason)
+                    self._retire(child)
+                else:
+                    self._idle.append(child)
 
     async def _start(self) -> Child:
         ours, theirs = socket.socketpair()
@@ -220,15 +323,39 @@ class ProcessPool:
         reader, writer = await asyncio.open_connection(sock=ours)
         child = Child(process, reader, writer)
         self._children.add(child)
-        frame = await asyncio.wait_for(child.receive(), START_TIMEOUT)
-        if isinstance(frame, Ended):
+        try:
+            frame = await asyncio.wait_for(child.receive(), START_TIMEOUT)
+            if isinstance(frame, Ended):
+                raise ChildUnusable(frame.verdict)
+            if not isinstance(frame, Ready):
+                raise ChildDied("the task's process did not start as expected")
+        except BaseException as error:
+            # Also when the job that it was started for is interrupted meanwhile.
+            child.kill()
             self._children.discard(child)
-            raise ChildUnusable(frame.verdict)
-        if not isinstance(frame, Ready):
-            raise ChildDied("the task's process did not start as expected")
+            if isinstance(error, TimeoutError):
+                raise ChildDied("the task's process did not start in time") from None
+            raise
+        child.fresh = resident(process.pid)
         return child
+
+    def _retire(self, child: Child) -> None:
+        """Let a child end beside the one that takes its place."""
+        task = asyncio.create_task(self._close_one(child))
+        self._retiring.add(task)
+        task.add_done_callback(self._retiring.discard)
+
+    async def _close_one(self, child: Child) -> None:
+        await child.close()
+        self._children.discard(child)
+
+    def kill(self) -> None:
+        """End every child and whatever its body started, at once."""
+        for child in tuple(self._children):
+            child.free = False
+            child.kill()
 
     async def close(self) -> None:
         """End every child."""
-        children, self._children, self._idle = self._children, set(), []
-        await asyncio.gather(*(child.close() for child in children))
+        self._idle.clear()
+        await asyncio.gather(*(self._close_one(child) for child in tuple(self._children)))

@@ -141,7 +141,7 @@ class Renewer:
             active = actives[renewal.job_id]
             if renewal.renewed:
                 confirmed.setdefault(active.delivery.stream, []).append(active.delivery.entry_id)
-            elif not renewal.held and active.ours:
+            elif not renewal.held and active.ours and not active.settling:
                 log.warning("job %s is no longer ours: its lease was lost", active.job_id)
                 self._on_loop(active.disown, Reason.LOST)
         for stream, entry_ids in confirmed.items():

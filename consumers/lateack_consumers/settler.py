@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
@@ -19,7 +20,7 @@ from lateack_core.progress import announce
 from lateack_core.stream import Broker, ProgressEntry
 
 from .acknowledger import Acknowledger
-from .active import Active
+from .active import Active, Reason
 from .verdict import Verdict, of_refused
 
 log = logging.getLogger("lateack.settler")
@@ -81,11 +82,25 @@ class Settler:
         moved = await self._until_answered(self._losses.put, active.job.owned)
         await self._moved_away(active, moved)
 
+    def committed(self, active: Active, moved: Moved) -> None:
+        """The body's own transaction has recorded its success; what else it does changes nothing.
+
+        It may go on until its hard limit.
+        """
+        self._finish(active, moved)
+        if active.hard_limit is not None and active.body_began is not None:
+            left = active.body_began + active.hard_limit - time.monotonic()
+            loop = asyncio.get_running_loop()
+            loop.call_later(max(0.0, left), active.interrupt, Reason.HARD_LIMIT)
+
     def _finish(self, active: Active, moved: Moved | None) -> None:
         active.ours = False
         self._acknowledger.offer(active.delivery)
         if moved is not None:
             self._acknowledger.tell(last_words(active, moved))
+        else:
+            # Refused, or an earlier try took effect and its answer was not heard.
+            log.info("job %s is no longer ours, or its outcome is recorded already", active.job_id)
 
     async def _moved_away(self, active: Active, moved: Moved | None) -> None:
         active.ours = False

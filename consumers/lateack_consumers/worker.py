@@ -31,6 +31,7 @@ from .active import Reason
 from .bodies import Threads
 from .current import current_tenant
 from .dispatcher import Dispatcher
+from .effects import Effector
 from .execution import Execution
 from .process_pool import ProcessPool
 from .reader import Reader
@@ -68,13 +69,14 @@ class WorkerProcess:
         self.settler = Settler(
             ground.ledger, ground.broker, self.acknowledger, max_losses=settings.max_worker_losses
         )
+        self.effector = Effector(settings, ground.ledger, self.settler)
         self.dispatcher = Dispatcher(
             app,
             ground.ledger,
             ground.broker,
             self.slots,
             self.acknowledger,
-            Execution(self.settler, self.threads, self.processes),
+            Execution(self.settler, self.effector, self.threads, self.processes),
             worker_id=worker_id,
             lease=settings.lease,
         )
@@ -144,6 +146,7 @@ class WorkerProcess:
                 await self._leave_behind()
         await self.renewer.stop()
         await self.processes.close()
+        await self.effector.close()
         await self.acknowledger.flush()
         for reader in self.readers:
             await reader.close()

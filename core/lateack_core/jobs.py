@@ -17,7 +17,7 @@ import msgspec
 from lateack.models import Job, StepOf
 from lateack.states import Status
 
-from .postgres import Postgres, Row
+from .postgres import Lent, Postgres, Row
 
 
 class Owned(NamedTuple):
@@ -59,6 +59,8 @@ class Claimed:
     started_at: datetime
     # The result of the step before, as JSON text; None when there is none to pass.
     upstream: str | None
+    # The first job of the line that redrives made of it; None for the first itself.
+    origin_id: UUID | None = None
 
     @property
     def owned(self) -> Owned:
@@ -149,11 +151,32 @@ class Ledger:
     # -- the worker's moves ---------------------------------------------------------------
 
     async def claim(
-        self, job_ids: Sequence[UUID], worker_id: UUID, *, lease: float, tasks: Sequence[str]
+        self,
+        job_ids: Sequence[UUID],
+        worker_id: UUID,
+        *,
+        lease: float,
+        tasks: Sequence[str],
+        waiting: Sequence[str] = (),
     ) -> list[Claimed]:
-        """Take jobs that are runnable and whose task is among `tasks`, for `lease` seconds."""
-        rows = await self.postgres.fetch("claim_jobs", job_ids, worker_id, lease, tasks)
+        """Take jobs that are runnable and whose task is among `tasks`, for `lease` seconds.
+
+        Bodies of the tasks in `waiting` do not start yet: until `begin` is called for such a job,
+        losing its worker costs it no attempt.
+        """
+        rows = await self.postgres.fetch("claim_jobs", job_ids, worker_id, lease, tasks, waiting)
         return [Claimed(*row) for row in rows]
+
+    async def begin(self, owned: Sequence[Owned]) -> set[Owned]:
+        """Note that these bodies start now; returns those that are still the caller's."""
+        rows = await self.postgres.fetch(
+            "begin_jobs", [o.job_id for o in owned], [o.fence for o in owned]
+        )
+        return {Owned(*row) for row in rows}
+
+    async def held(self, worker_id: UUID) -> list[Owned]:
+        """Every job that is this worker's now, whether it knows or not."""
+        return [Owned(*row) for row in await self.postgres.fetch("held_jobs", worker_id)]
 
     async def why_not_claimed(self, job_ids: Sequence[UUID]) -> list[Unclaimed]:
         """The state of jobs that a claim did not return."""
@@ -191,6 +214,24 @@ class Ledger:
     async def cancelled_leases(self, worker_id: UUID) -> list[Owned]:
         """This worker's running jobs that somebody wants cancelled."""
         return [Owned(*r) for r in await self.postgres.fetch("cancelled_leases", worker_id)]
+
+    async def complete_in(self, lent: Lent, success: Success) -> Moved | None:
+        """Commit somebody's transaction together with a job's success: both, or neither.
+
+        None, and nothing committed, when the job was no longer the caller's.
+
+        Raises:
+            whatever the database answers; see Lent.commit_with.
+        """
+        owned = success.owned
+        rows = await lent.commit_with(
+            "complete_jobs",
+            [owned.job_id],
+            [owned.fence],
+            [success.result],
+            [success.location],
+        )
+        return Moved(*rows[0]) if rows else None
 
     async def complete(self, successes: Sequence[Success]) -> list[Moved]:
         """Record success; what is missing from the answer was no longer the caller's."""

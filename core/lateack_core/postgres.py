@@ -7,6 +7,7 @@ pooler may stand in between (`prepared_statements=False`).
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -111,6 +112,40 @@ class Postgres:
             await connection.execute("SET LOCAL lock_timeout = '5s'")
             yield Transaction(connection)
 
+    @asynccontextmanager
+    async def lend(self, *, idle: float) -> AsyncIterator[Lent]:
+        """A transaction for somebody else's statements; rolled back unless it was committed.
+
+        What those raise passes unchanged. `idle` is how many seconds the transaction may be idle
+        before the server ends it: the locks of a process that was frozen inside end with it.
+
+        Raises:
+            LedgerUnavailable: there was no connection to begin with.
+        """
+        try:
+            connection = await self._pool.acquire()
+        except _UNAVAILABLE as error:
+            raise self._trouble(error) from error
+        try:
+            transaction = connection.transaction()
+            try:
+                await transaction.start()
+                await connection.execute(
+                    f"SET LOCAL idle_in_transaction_session_timeout = {int(idle * 1000)}"
+                )
+            except _UNAVAILABLE as error:
+                raise self._trouble(error) from error
+            lent = Lent(connection, transaction)
+            try:
+                yield lent
+            finally:
+                if not lent.broken and connection.is_in_transaction():
+                    with contextlib.suppress(*_UNAVAILABLE):
+                        await transaction.rollback()
+        finally:
+            with contextlib.suppress(*_UNAVAILABLE):
+                await self._pool.release(connection, timeout=CONNECT_TIMEOUT)
+
     async def script(self, text: str) -> None:
         """Run statements without parameters, outside of a transaction of ours."""
         async with self._acquired() as connection:
@@ -159,8 +194,59 @@ class Postgres:
         except asyncpg.UniqueViolationError as error:
             raise Duplicate(str(error)) from error
         except _UNAVAILABLE as error:
-            self._ok_since = time.monotonic()
-            raise LedgerUnavailable(f"{type(error).__name__}: {error}".rstrip(": ")) from error
+            raise self._trouble(error) from error
+
+    def _trouble(self, error: BaseException) -> LedgerUnavailable:
+        self._ok_since = time.monotonic()
+        return LedgerUnavailable(f"{type(error).__name__}: {error}".rstrip(": "))
+
+
+class Lent:
+    """A transaction on a connection that was lent to somebody else's code."""
+
+    def __init__(
+        self, connection: Connection, transaction: asyncpg.transaction.Transaction
+    ) -> None:
+        self.connection = connection
+        self._transaction = transaction
+
+    @property
+    def broken(self) -> bool:
+        """Whether the connection has ended under it."""
+        try:
+            return bool(self.connection.is_closed())
+        except asyncpg.InterfaceError:
+            # The pool has taken it back already.
+            return True
+
+    async def commit_with(self, name: str, *args: Any) -> list[Row]:
+        """Run the statement called `name` as the last one and commit with it; its rows. When it
+        returns none, nothing is committed.
+
+        The rows of the ledger are touched here and not before, so that they are locked for a
+        moment only, however long the transaction took; frozen in that moment, for five seconds.
+
+        Raises:
+            RuntimeError: the transaction was ended by hand.
+            asyncpg.PostgresError, OSError, …: when `broken`, the commit may have happened.
+        """
+        connection = self.connection
+        if not self.broken and not connection.is_in_transaction():
+            raise RuntimeError("the transaction was ended by hand; leave COMMIT to its block")
+        await connection.execute(
+            "SET LOCAL idle_in_transaction_session_timeout = '5s'; SET LOCAL lock_timeout = '4s'; "
+            "SET LOCAL statement_timeout = '4s'",
+            timeout=STATEMENT_TIMEOUT,
+        )
+        rows: list[Row] = await connection.fetch(query(name), *args, timeout=STATEMENT_TIMEOUT)
+        end = self._transaction.commit() if rows else self._transaction.rollback()
+        try:
+            await asyncio.wait_for(end, STATEMENT_TIMEOUT)
+        except TimeoutError:
+            # Nothing more will be heard on it.
+            connection.terminate()
+            raise
+        return rows
 
 
 class Transaction:
@@ -183,9 +269,17 @@ async def _nothing_to_reset(connection: Any) -> None:
 
 
 async def connect(
-    url: str, *, size: int = 10, prepared_statements: bool = True, name: str = "lateack"
+    url: str,
+    *,
+    size: int = 10,
+    prepared_statements: bool = True,
+    name: str = "lateack",
+    lending: bool = False,
 ) -> Postgres:
     """Open a pool; connections are made when they are needed.
+
+    `lending` is for connections that other people's code uses: their statements may take as long as
+    they like, and what they leave in a session is reset.
 
     Raises:
         LedgerUnavailable: the URL cannot be used at all.
@@ -196,11 +290,11 @@ async def connect(
             min_size=0,
             max_size=size,
             max_inactive_connection_lifetime=60.0,
-            command_timeout=STATEMENT_TIMEOUT,
+            command_timeout=None if lending else STATEMENT_TIMEOUT,
             timeout=CONNECT_TIMEOUT,
             statement_cache_size=100 if prepared_statements else 0,
             server_settings={"application_name": name},
-            reset=_nothing_to_reset,
+            reset=None if lending else _nothing_to_reset,
         )
         return Postgres(await pool)
     except (*_UNAVAILABLE, ValueError) as error:

@@ -61,6 +61,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     trust_tenant_header: bool = False
 
     pool_size: int = 10
+    # How many bodies of one worker can be inside of ctx.transaction() at once.
+    transaction_pool_size: int = 5
     prepared_statements: bool = True
     log_level: str = "INFO"
 

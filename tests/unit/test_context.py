@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from lateack import Context, JobCancelled
 from lateack.context import JobInfo
+from lateack.effects import Found, Move
 from lateack_core.identifiers import uuid7
 
 
@@ -25,10 +30,23 @@ class Notebook:
         return self.stop
 
 
+class NoEffects:
+    """Effects of a body that takes none."""
+
+    async def move(self, move: Move) -> Found:
+        raise AssertionError(move)
+
+    def move_sync(self, move: Move) -> Found:
+        raise AssertionError(move)
+
+    def transaction(self, result: Callable[[], Any]) -> AbstractAsyncContextManager[Any]:
+        raise AssertionError
+
+
 def context(attempt: int = 1, max_retries: int = 3) -> tuple[Context, Notebook]:
     notebook = Notebook()
     job = JobInfo(uuid7(), "t.x", "work", "default", attempt, max_retries, {"run": 1})
-    return Context(job, notebook), notebook
+    return Context(job, notebook, NoEffects()), notebook
 
 
 @given(st.floats() | st.integers(-(10**30), 10**30))

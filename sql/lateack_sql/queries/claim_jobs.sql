@@ -2,8 +2,9 @@
 -- Locks the jobs in order of id. The lease is inserted last, so that whoever waited for a job's
 -- row meets the lease that was made meanwhile (its primary key) and gets nothing.
 -- $1 job ids  $2 worker  $3 lease in seconds  $4 the tasks this worker has
+-- $5 those of them whose bodies wait for something else before they start; begin_jobs tells when
 WITH free AS MATERIALIZED (
-    SELECT id, fence FROM lateack.jobs
+    SELECT id, fence, task FROM lateack.jobs
     WHERE id = ANY ($1::uuid[])
       AND status IN ('pending', 'scheduled', 'retrying')
       AND run_at <= lateack.now()
@@ -12,8 +13,8 @@ WITH free AS MATERIALIZED (
       AND task = ANY ($4::text[])
     ORDER BY id FOR UPDATE
 ), leased AS (
-    INSERT INTO lateack.leases (job_id, fence, worker_id, until)
-    SELECT id, fence + 1, $2, lateack.now() + make_interval(secs => $3) FROM free
+    INSERT INTO lateack.leases (job_id, fence, worker_id, until, waiting)
+    SELECT id, fence + 1, $2, lateack.now() + make_interval(secs => $3), task = ANY ($5::text[]) FROM free
     ON CONFLICT (job_id) DO NOTHING
     RETURNING job_id, fence
 )
@@ -23,4 +24,5 @@ UPDATE lateack.jobs j SET
 FROM leased WHERE j.id = leased.job_id
 RETURNING j.id, j.tenant_id, j.task, j.queue, j.priority, j.fence, j.attempt, j.max_retries, j.args, j.kwargs,
     j.meta, j.root_id, j.ignore_result, j.soft_time_limit, j.time_limit, j.started_at,
-    CASE WHEN j.waits_for IS NOT NULL AND NOT j.immutable THEN lateack.gathered(j.waits_for) END AS upstream
+    CASE WHEN j.waits_for IS NOT NULL AND NOT j.immutable THEN lateack.gathered(j.waits_for) END AS upstream,
+    j.origin_id
