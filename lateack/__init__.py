@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ._waiting import waiting_allowed
 from .app import App
 from .context import INJECTED, Context
 from .effects import NOT_DONE
@@ -34,10 +35,12 @@ from .errors import (
     TransactionLost,
     TransientError,
     Unreachable,
+    WaitInsideTask,
     WaitTimeout,
 )
 from .models import Event, Job, Step, Submission
-from .workflow import chain
+from .schedules import crontab
+from .workflow import chain, chord, group
 
 if TYPE_CHECKING:
     from .client import Client, SyncClient
@@ -78,8 +81,13 @@ __all__ = [
     "TransactionLost",
     "TransientError",
     "Unreachable",
+    "WaitInsideTask",
     "WaitTimeout",
     "chain",
+    "chord",
+    "crontab",
+    "group",
+    "waiting_allowed",
 ]
 
 

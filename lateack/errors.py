@@ -18,9 +18,10 @@ LateackError
     │   ├── InvalidRequest         400, 413, 415, 422: change the request
     │   ├── NotAllowed             401, 403
     │   ├── NotFound               404: unknown, or not yours
-    │   ├── Conflict               409: the idempotency key was used with other content
+    │   ├── Conflict               409: what is there already does not allow it
     │   └── Busy                   429, 503: try again after `retry_after` seconds
     ├── WaitTimeout                the job did not end within the time given
+    ├── WaitInsideTask             waited for another job inside a task (permanent, too)
     └── JobUnsuccessful            the job ended without a result
         ├── JobFailed
         └── JobWasCancelled
@@ -149,7 +150,10 @@ class NotFound(Problem):
 
 
 class Conflict(Problem):
-    """409: the idempotency key was used before, with other content."""
+    """409: what is there already does not allow it; `type` and the message say what.
+
+    The idempotency key was used with other content, the job to be retried has not ended, …
+    """
 
 
 class Busy(Problem):
@@ -158,6 +162,11 @@ class Busy(Problem):
 
 class WaitTimeout(ClientError):
     """The job did not end within the time given. The job itself goes on."""
+
+
+class WaitInsideTask(ClientError, PermanentError):
+    """A task's body would wait for another job and hold its slot meanwhile; the message says what
+    to do instead."""
 
 
 class JobUnsuccessful(ClientError):

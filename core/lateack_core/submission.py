@@ -20,12 +20,15 @@ from .group_commit import GroupCommit
 from .identifiers import uuid7
 from .jobs import Ledger
 from .outbox import Fresh, Publisher
-from .postgres import Blocked, Postgres, Row, Transaction
+from .plan import Plan, columns_of
+from .postgres import Blocked, LedgerUnavailable, Postgres, Row, Transaction
 from .registry import Registry
 from .stream import Hint
 from .validation import Checked, CheckedStep, Refused, check, invalid, refusal
 
 WORKFLOW_TASK = "lateack.chain"
+# Of a batch; enough to fill two statements, and little enough not to hold up the loop.
+AT_ONCE = 1000
 
 
 class NewJob(NamedTuple):
@@ -34,15 +37,15 @@ class NewJob(NamedTuple):
     job_id: UUID
     tenant_id: str
     checked: Checked
-    step_ids: Sequence[UUID] = ()
+    plan: Plan | None = None
 
     @property
     def queue(self) -> str:
-        return self.checked.steps[0].queue
+        return self.checked.first.queue
 
     @property
     def is_workflow(self) -> bool:
-        return len(self.checked.steps) > 1
+        return self.plan is not None
 
 
 class Created(NamedTuple):
@@ -122,10 +125,18 @@ class Submissions:
     ) -> list[Accepted | Exception]:
         """Write many; what one item meets does not touch another. Answers in the order given."""
         # Deliberately not all-or-nothing: the answer says which were accepted (SUB-07).
-        return await asyncio.gather(  # type: ignore[return-value]
-            *(self.accept(tenant_id, submission) for submission in submissions),
-            return_exceptions=True,
-        )
+        outcomes: list[Any] = []
+        for start in range(0, len(submissions), AT_ONCE):
+            some = submissions[start : start + AT_ONCE]
+            found = await asyncio.gather(
+                *(self.accept(tenant_id, submission) for submission in some), return_exceptions=True
+            )
+            outcomes += found
+            if all(isinstance(outcome, LedgerUnavailable) for outcome in found):
+                # The rest would be told the same, after waiting as long again and again.
+                outcomes += [found[0]] * (len(submissions) - len(outcomes))
+                break
+        return outcomes
 
     def _gate_of(self, new: NewJob) -> GroupCommit[NewJob, Answer]:
         # Jobs that become runnable later count, but are never refused.
@@ -190,12 +201,12 @@ class Submissions:
             by_id = {row["id"]: row for row in rows}
             for job in plain:
                 if (row := by_id.get(job.job_id)) is not None:
-                    made[job.job_id] = _created(row, job.checked.steps[0])
+                    made[job.job_id] = _created([row], job.checked.first)
         for job in jobs:
             if job.is_workflow:
                 rows = await where.fetch("create_workflow", *workflow_rows(job), self._outbox_delay)
                 if rows:
-                    made[job.job_id] = _created(rows[0], job.checked.steps[0])
+                    made[job.job_id] = _created(rows, job.checked.first)
         return made
 
     # -- answers --------------------------------------------------------------------------
@@ -242,7 +253,7 @@ async def _known(where: Postgres | Transaction, jobs: Sequence[NewJob]) -> Found
 
 
 def _columns(jobs: Sequence[NewJob]) -> list[list[Any]]:
-    firsts = [job.checked.steps[0] for job in jobs]
+    firsts = [job.checked.first for job in jobs]
     return [
         [job.job_id for job in jobs],
         [job.tenant_id for job in jobs],
@@ -261,32 +272,34 @@ def _columns(jobs: Sequence[NewJob]) -> list[list[Any]]:
 
 
 def _new(tenant_id: str, checked: Checked) -> NewJob:
-    count = len(checked.steps)
-    step_ids = tuple(uuid7() for _ in range(count)) if count > 1 else ()
-    # A workflow's own id is the last: who ends a step locks the workflow's row after it, and who
-    # cancels the workflow locks all of them in the order of their ids.
-    return NewJob(uuid7(), tenant_id, checked, step_ids)
+    if len(checked.parts) == 1 and isinstance(checked.parts[0], CheckedStep):
+        return NewJob(uuid7(), tenant_id, checked)
+    plan = Plan(checked.parts)
+    return NewJob(plan.own.row_id, tenant_id, checked, plan)
 
 
 def workflow_rows(new: NewJob) -> list[Any]:
-    """The parameters of create_workflow, without its last: a chain is one join after each step."""
-    steps, checked = new.checked.steps, new.checked
-    joins = [uuid7() for _ in steps]
+    """The parameters of create_workflow, without its last."""
+    checked, first, plan = new.checked, new.checked.first, new.plan
+    assert plan is not None
     return [
         new.job_id, new.tenant_id, checked.key, checked.fingerprint, WORKFLOW_TASK,
-        steps[0].queue, steps[0].priority, checked.rare or "{}", checked.delay, checked.eta,
-        joins, [1] * len(steps), [False] * len(steps),
-        list(new.step_ids), [s.task.name for s in steps], [s.queue for s in steps],
-        [s.priority for s in steps], [s.args for s in steps], [s.kwargs for s in steps],
-        [s.max_retries for s in steps], [None, *joins[:-1]], joins, list(range(len(steps))),
-        [s.immutable for s in steps], joins[-1],
+        first.queue, first.priority, checked.rare or "{}", checked.delay, checked.eta,
+        *columns_of(plan, first.queue, first.priority),
     ]  # fmt: skip
 
 
-def _created(row: Row, first: CheckedStep) -> Created:
-    hint = Hint(row["id"], first.queue, first.priority)
-    fresh = [Fresh(row["outbox_id"], hint)] if row["runnable"] else []
-    return Created(row["created_at"], row["run_at"], fresh)
+def _created(rows: Sequence[Row], first: CheckedStep) -> Created:
+    """What was inserted: a job's row, or those of a workflow's steps that wait for nothing."""
+    fresh = [
+        Fresh(
+            row["outbox_id"],
+            Hint(row["id"], row.get("queue", first.queue), row.get("priority", first.priority)),
+        )
+        for row in rows
+        if row["runnable"]
+    ]
+    return Created(rows[0]["created_at"], rows[0]["run_at"], fresh)
 
 
 def _answer(job: NewJob, made: Mapping[UUID, Created], known: Found) -> Answer:
@@ -300,7 +313,7 @@ def _answer(job: NewJob, made: Mapping[UUID, Created], known: Found) -> Answer:
 
 def _new_document(new: NewJob, submission: Submission, created: Created) -> Job:
     """The document of a job that was just inserted, without asking the ledger for it again."""
-    step = new.checked.steps[0]
+    step = new.checked.first
     expires = submission.expires if submission.expires is not None else step.task.expires
     if isinstance(expires, (int, float)):
         expires = created.created_at + timedelta(seconds=expires)

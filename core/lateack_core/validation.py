@@ -7,6 +7,7 @@ comes after (idempotency, then capacity) needs the ledger's write and is not dec
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
@@ -24,6 +25,7 @@ MAX_LABEL = 200
 # A delay beyond this is a mistake in a unit, not a plan.
 LONGEST_DELAY = 10 * 366 * 86_400.0
 MAX_RETRIES = 100_000
+MAX_NESTING = 16
 
 _sorted = msgspec.json.Encoder(order="sorted").encode
 _plain = msgspec.json.Encoder().encode
@@ -49,10 +51,28 @@ class CheckedStep(NamedTuple):
     immutable: bool
 
 
+class CheckedGroup(NamedTuple):
+    """Parts side by side. `rule` is that of their join."""
+
+    members: list[CheckedPart]
+    rule: str
+
+
+class CheckedChain(NamedTuple):
+    """Parts one after the other."""
+
+    parts: list[CheckedPart]
+
+
+CheckedPart = CheckedStep | CheckedGroup | CheckedChain
+
+
 class Checked(NamedTuple):
     """A submission that may be written. `rare` is JSON text of what few jobs have, or None."""
 
-    steps: list[CheckedStep]
+    parts: list[CheckedPart]
+    # The first step of all: whose queue, priority and expiry the whole goes by.
+    first: CheckedStep
     delay: float | None
     eta: datetime | None
     rare: str | None
@@ -76,36 +96,32 @@ async def check(submission: Submission, registry: Registry) -> Checked:
     Raises:
         Refused: it must change. LedgerUnavailable.
     """
-    if len(submission.then) >= MAX_STEPS:
-        raise invalid(
-            f"a chain has {MAX_STEPS} steps at most, this one has {len(submission.then) + 1}"
-        )
     _check_times(submission)
     _check_labels(submission)
     first = Step(
         task=submission.task,
         args=submission.args,
         kwargs=submission.kwargs,
-        immutable=True,
         queue=submission.queue,
         priority=submission.priority,
         max_retries=submission.max_retries,
+        group=submission.group,
+        on_failure=submission.on_failure,
     )
-    steps = [
-        await _check_step(step, "" if index == 0 else f"then[{index - 1}]: ", registry)
-        for index, step in enumerate([first, *submission.then])
-    ]
-    if sum(len(s.args) + len(s.kwargs) for s in steps) > 16 * MAX_ARGUMENT_BYTES:
-        raise _too_large("the arguments of all steps together", 16 * MAX_ARGUMENT_BYTES)
+    tree = _Tree(registry)
+    parts = await tree.parts([first, *submission.then], ["", *_numbered("then", submission.then)])
+    if not tree.steps:
+        raise invalid("a group without members, and nothing after it: there is nothing to run")
     if submission.idempotency_key is not None and (
         reason := key_problem(submission.idempotency_key)
     ):
         raise invalid(reason)
     return Checked(
-        steps=steps,
+        parts=parts,
+        first=tree.steps[0],
         delay=submission.countdown,
         eta=submission.eta,
-        rare=_rare(submission, steps[0].task),
+        rare=_rare(submission, tree.steps[0].task),
         key=submission.idempotency_key,
         fingerprint=None if submission.idempotency_key is None else fingerprint(submission),
     )
@@ -123,7 +139,69 @@ def fingerprint(submission: Submission) -> bytes:
     return hashlib.sha256(_sorted(same)).digest()
 
 
-async def _check_step(step: Step, where: str, registry: Registry) -> CheckedStep:
+class _Tree:
+    """A walk over the parts of a submission."""
+
+    def __init__(self, registry: Registry) -> None:
+        self.steps: list[CheckedStep] = []
+        self._registry = registry
+        self._size = 0
+
+    async def parts(
+        self, parts: Sequence[Step], places: Sequence[str], *, fed: bool = False, depth: int = 0
+    ) -> list[CheckedPart]:
+        """Check the parts of a chain; `fed`: the first of them is given a result."""
+        checked: list[CheckedPart] = []
+        for part, where in zip(parts, places, strict=True):
+            checked.append(await self._part(part, where, fed, depth))
+            fed = True
+        return checked
+
+    async def _part(self, part: Step, where: str, fed: bool, depth: int) -> CheckedPart:
+        kinds = [
+            name for name in ("task", "group", "chain") if getattr(part, name) not in ("", None)
+        ]
+        if len(kinds) != 1:
+            given = " and ".join(kinds) or "none of them"
+            raise invalid(f"{where}give a task, or a group, or a chain; this has {given}")
+        if depth > MAX_NESTING:
+            raise invalid(f"{where}groups and chains are nested {MAX_NESTING} levels deep at most")
+        if part.task:
+            return self._counted(await _check_step(part, where, fed, self._registry))
+        if part.args or part.kwargs or part.immutable:
+            raise invalid(f"{where}arguments belong to the tasks of a {kinds[0]}, not to itself")
+        if part.chain is not None:
+            places = _numbered(f"{where}chain", part.chain)
+            before = len(self.steps)
+            chain = CheckedChain(await self.parts(part.chain, places, fed=fed, depth=depth + 1))
+            if len(self.steps) == before:
+                raise invalid(f"{where}a chain needs at least one task")
+            return chain
+        members: list[CheckedPart] = []
+        group = part.group or []
+        for member, place in zip(group, _numbered(f"{where}group", group), strict=True):
+            before = len(self.steps)
+            members.append(await self._part(member, place, fed, depth + 1))
+            if len(self.steps) == before:
+                raise invalid(f"{place}a member of a group needs at least one task")
+        return CheckedGroup(members, "collect" if part.on_failure == "collect" else "all")
+
+    def _counted(self, step: CheckedStep) -> CheckedStep:
+        self.steps.append(step)
+        self._size += len(step.args) + len(step.kwargs)
+        if len(self.steps) > MAX_STEPS:
+            raise invalid(f"a workflow has {MAX_STEPS} tasks at most")
+        if self._size > 16 * MAX_ARGUMENT_BYTES:
+            raise _too_large("the arguments of all steps together", 16 * MAX_ARGUMENT_BYTES)
+        return step
+
+
+def _numbered(name: str, parts: Sequence[Step]) -> list[str]:
+    name = name.removesuffix(": ")
+    return [f"{name}[{number}]: " for number in range(len(parts))]
+
+
+async def _check_step(step: Step, where: str, fed: bool, registry: Registry) -> CheckedStep:
     if reason := task_problem(step.task):
         raise invalid(f"{where}task {step.task[:100]!r}: {reason}")
     task = await registry.find(step.task)
@@ -139,7 +217,7 @@ async def _check_step(step: Step, where: str, registry: Registry) -> CheckedStep
         if reason := unfit_value(value):
             raise invalid(f"{where}{name} {reason}")
     # In a chain the result of the step before stands first.
-    args = step.args if step.immutable else [None, *step.args]
+    args = [None, *step.args] if fed and not step.immutable else step.args
     if reason := misfit(task.parameters, args, step.kwargs):
         raise refusal(
             422,
@@ -163,7 +241,7 @@ async def _check_step(step: Step, where: str, registry: Registry) -> CheckedStep
         args=encoded_args.decode(),
         kwargs=encoded_kwargs.decode(),
         max_retries=task.max_retries if step.max_retries is None else step.max_retries,
-        immutable=step.immutable,
+        immutable=step.immutable or not fed,
     )
 
 

@@ -19,19 +19,27 @@ def _schema_of(struct: type[msgspec.Struct]) -> Schema:
         type=OpenAPIType.OBJECT,
         required=names,
         description=struct.__doc__,
-        properties={name: _field(name, given) for name, given in properties.items()},
+        properties={name: _field(struct, name, given) for name, given in properties.items()},
     )
 
 
-def _field(name: str, given: dict[str, Any]) -> Schema:
-    if name == "then":
-        return Schema(type=OpenAPIType.ARRAY, items=_schema_of(Step))
+def _field(struct: type[msgspec.Struct], name: str, given: dict[str, Any]) -> Schema:
+    if name in ("then", "group", "chain"):
+        # Parts hold parts; what one looks like is said once.
+        inner = Schema(type=OpenAPIType.OBJECT, description="a part, like those of `then`")
+        items = inner if struct is Step else _schema_of(Step)
+        return Schema(type=OpenAPIType.ARRAY, items=items)
     options = given.get("anyOf", [given])
     types = [OpenAPIType(option["type"]) for option in options if "type" in option]
     return Schema(
         type=types if len(types) > 1 else types[0] if types else None,
         format=next((option["format"] for option in options if "format" in option), None),
     )
+
+
+def body_of(struct: type[msgspec.Struct]) -> RequestBody:
+    """A body that is one `struct`."""
+    return _body(_schema_of(struct))
 
 
 def _body(schema: Schema) -> RequestBody:
@@ -43,7 +51,7 @@ class SubmitOperation(Operation):
     """One submission."""
 
     def __post_init__(self) -> None:
-        self.request_body = _body(_schema_of(Submission))
+        self.request_body = body_of(Submission)
 
 
 @dataclass

@@ -2,12 +2,15 @@
 -- Next steps of workflows move in the same statement, by trigger.
 -- $1 job ids  $2 fences  $3 results as text, null for none  $4 result locations or null
 WITH mine AS MATERIALIZED (
-    SELECT j.id, d.result, d.location
+    SELECT j.id, j.feeds, d.result, d.location
     FROM lateack.jobs j
     JOIN unnest($1::uuid[], $2::int4[], $3::text[], $4::text[]) AS d (id, fence, result, location)
       ON j.id = d.id AND j.fence = d.fence
     WHERE j.status = 'running'
     ORDER BY j.id FOR UPDATE OF j
+), fed AS MATERIALIZED (
+    -- Jobs by id, then the joins that they feed by id: that is everybody's order.
+    SELECT i.id FROM lateack.joins i WHERE i.id IN (SELECT feeds FROM mine) ORDER BY i.id FOR UPDATE
 ), freed AS (
     DELETE FROM lateack.leases l USING mine WHERE l.job_id = mine.id
 ), kept AS (
@@ -20,5 +23,5 @@ WITH mine AS MATERIALIZED (
 )
 UPDATE lateack.jobs j SET
     status = 'succeeded', completed_at = lateack.now(), progress = 100, result_location = mine.location
-FROM mine WHERE j.id = mine.id
+FROM mine WHERE j.id = mine.id AND (SELECT count(*) FROM fed) >= 0
 RETURNING j.id, j.fence, j.attempt, j.status, j.completed_at

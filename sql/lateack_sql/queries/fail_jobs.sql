@@ -3,7 +3,7 @@
 -- $1 job ids  $2 fences  $3 error codes  $4 messages  $5 error infos as jsonb
 -- $6 seconds until the next attempt, null for none
 WITH mine AS MATERIALIZED (
-    SELECT j.id, d.code, d.message, d.info, d.delay, l.worker_id, l.progress, l.step,
+    SELECT j.id, j.feeds, d.code, d.message, d.info, d.delay, l.worker_id, l.progress, l.step,
            CASE WHEN j.cancel_requested_at IS NOT NULL THEN 'cancelled'
                 WHEN d.delay IS NOT NULL AND j.attempt <= j.max_retries THEN 'retrying'
                 ELSE 'failed' END AS verdict
@@ -13,6 +13,9 @@ WITH mine AS MATERIALIZED (
     LEFT JOIN lateack.leases l ON l.job_id = j.id
     WHERE j.status = 'running'
     ORDER BY j.id FOR UPDATE OF j
+), fed AS MATERIALIZED (
+    SELECT i.id FROM lateack.joins i
+    WHERE i.id IN (SELECT feeds FROM mine WHERE verdict <> 'retrying') ORDER BY i.id FOR UPDATE
 ), freed AS (
     DELETE FROM lateack.leases l USING mine WHERE l.job_id = mine.id
 ), told AS (
@@ -31,7 +34,7 @@ WITH mine AS MATERIALIZED (
         error_code = CASE verdict WHEN 'failed' THEN mine.code END,
         error_message = CASE verdict WHEN 'failed' THEN mine.message END,
         error_info = CASE verdict WHEN 'failed' THEN mine.info END
-    FROM mine WHERE j.id = mine.id
+    FROM mine WHERE j.id = mine.id AND (SELECT count(*) FROM fed) >= 0
     RETURNING j.id, j.fence, j.attempt, j.status, j.queue, j.priority, j.run_at, j.completed_at
 ), again AS (
     INSERT INTO lateack.outbox (job_id, queue, priority, due)
