@@ -8,13 +8,15 @@ import time
 import uuid
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict, cast
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, TypedDict, TypeVar, cast
 from urllib.parse import quote, unquote, urlencode, urlsplit, urlunsplit
 from uuid import UUID
 
 import msgspec
 
-from ._exchange import Budget, Call, Pause, Script, decoded, exchange
+from ._exchange import Budget, Call, Pause, Reply, Script, decoded, exchange
+from ._waiting import refuse_to_wait
+from .ended import DeadCounts, DeadPage, Redrive, RedriveAnswer, StepPage
 from .errors import JobFailed, JobWasCancelled, Unreachable, WaitTimeout
 from .models import MAX_BATCH, BatchAnswer, BatchItem, Job, JobPage, Step, Submission
 from .states import Status
@@ -32,14 +34,22 @@ SLACK = 1.0
 JobRef: TypeAlias = UUID | str | Job
 TaskRef: TypeAlias = "str | Task[..., Any]"
 Seconds: TypeAlias = float | timedelta
+Item = TypeVar("Item")
+
+
+class Page(Protocol[Item]):
+    """A page of a list; `next` is the cursor of the one after it."""
+
+    items: list[Item]
+    next: str | None
 
 
 class Submitted(Job, dict=True):
-    """The job that a submission made, or that had been made before under the same key."""
+    """The job that a submission or a retry made, or that had been made before by the same."""
 
     @property
     def replayed(self) -> bool:
-        """Whether the key was known, so that this submission made nothing new."""
+        """Whether it had been made before, so that this call made nothing new."""
         return bool(self.__dict__.get("replayed", False))
 
 
@@ -77,6 +87,23 @@ class Filters(TypedDict, total=False):
     tag: str | None
     since: datetime | None
     until: datetime | None
+
+
+class EndedFilters(TypedDict, total=False):
+    """Which of the jobs that have ended: `since` and `until` are when they did, with a zone."""
+
+    task: TaskRef | None
+    queue: str | None
+    tag: str | None
+    error_code: str | None
+    since: datetime | None
+    until: datetime | None
+
+
+class RetryFilters(EndedFilters, total=False):
+    """Which jobs to run again: those that failed, or with status "cancelled" the cancelled ones."""
+
+    status: Literal["failed", "cancelled"]
 
 
 class Address(msgspec.Struct, frozen=True):
@@ -133,10 +160,7 @@ def submission(task: TaskRef, options: SubmitOptions) -> Submission:
 def submit(submission: Submission, timeout: float) -> Script[Submitted]:
     """Submit one job. The key is made here, once, so that each repetition carries the same."""
     call = Call("POST", "/v1/jobs", body=msgspec.json.encode(_keyed(submission)))
-    reply = yield from exchange(call, Budget(timeout))
-    job = decoded(reply, Submitted)
-    job.__dict__["replayed"] = reply.headers.get("idempotency-replayed", "").lower() == "true"
-    return job
+    return _submitted((yield from exchange(call, Budget(timeout))))
 
 
 def submit_many(submissions: Sequence[Submission], timeout: float) -> Script[list[BatchItem]]:
@@ -161,11 +185,63 @@ def cancel(job: JobRef, timeout: float) -> Script[Job]:
     return decoded((yield from exchange(call, Budget(timeout))), Job)
 
 
+def retry(job: JobRef, timeout: float) -> Script[Submitted]:
+    """Run an ended job again. A job is run again once, so this may be repeated as it is."""
+    call = Call("POST", f"{job_path(job)}/retry", body=b"{}")
+    return _submitted((yield from exchange(call, Budget(timeout))))
+
+
+def redrive(filters: RetryFilters, limit: int | None, *, dry_run: bool) -> Redrive:
+    """The request that these filters make. Its run is named here, once for all of its calls."""
+    given: dict[str, Any] = {name: value for name, value in filters.items() if value is not None}
+    if "task" in given:
+        given["task"] = _name(given["task"])
+    return Redrive(**given, limit=limit, dry_run=dry_run, run=None if dry_run else uuid.uuid4())
+
+
+def retry_many(which: Redrive, timeout: float) -> Script[RedriveAnswer]:
+    """Run ended jobs again, in as many calls as it takes; or count them. `timeout` is for each."""
+    call = Call("POST", "/v1/jobs/retry", body=msgspec.json.encode(which))
+    while True:
+        answer = decoded((yield from exchange(call, Budget(timeout))), RedriveAnswer)
+        if answer.done:
+            return answer
+
+
 def page(
     filters: Filters, cursor: str | None, timeout: float, *, page_size: int
 ) -> Script[JobPage]:
     """One page of a list of jobs, newest first."""
-    query: list[tuple[str, str]] = [("limit", str(page_size))]
+    call = Call("GET", "/v1/jobs", _query(filters, cursor, page_size))
+    return decoded((yield from exchange(call, Budget(timeout))), JobPage)
+
+
+def dead_page(
+    filters: EndedFilters, cursor: str | None, timeout: float, *, page_size: int
+) -> Script[DeadPage]:
+    """One page of the dead letters, newest first."""
+    call = Call("GET", "/v1/dead", _query(filters, cursor, page_size))
+    return decoded((yield from exchange(call, Budget(timeout))), DeadPage)
+
+
+def dead_counts(filters: EndedFilters, timeout: float) -> Script[DeadCounts]:
+    """The dead letters by task and error."""
+    call = Call("GET", "/v1/dead/counts", _query(filters))
+    return decoded((yield from exchange(call, Budget(timeout))), DeadCounts)
+
+
+def step_page(cursor: str | None, timeout: float, *, page_size: int) -> Script[StepPage]:
+    """One page of the steps in doubt."""
+    call = Call("GET", "/v1/steps", (("in_doubt", "true"), *_query({}, cursor, page_size)))
+    return decoded((yield from exchange(call, Budget(timeout))), StepPage)
+
+
+def _query(
+    filters: Filters | EndedFilters, cursor: str | None = None, page_size: int | None = None
+) -> tuple[tuple[str, str], ...]:
+    query: list[tuple[str, str]] = []
+    if page_size is not None:
+        query.append(("limit", str(page_size)))
     for name, value in filters.items():
         if isinstance(value, datetime):
             query.append((name, value.isoformat()))
@@ -175,8 +251,7 @@ def page(
             query.append((name, _name(cast("TaskRef", value))))
     if cursor is not None:
         query.append(("cursor", cursor))
-    call = Call("GET", "/v1/jobs", tuple(query))
-    return decoded((yield from exchange(call, Budget(timeout))), JobPage)
+    return tuple(query)
 
 
 def wait(job: JobRef, seconds: float | None, timeout: float) -> Script[Job]:
@@ -186,7 +261,9 @@ def wait(job: JobRef, seconds: float | None, timeout: float) -> Script[Job]:
 
     Raises:
         WaitTimeout: it has not ended by then.
+        WaitInsideTask: this is a task's body.
     """
+    refuse_to_wait()
     deadline = math.inf if seconds is None else time.monotonic() + seconds
     answered = False
     while True:
@@ -241,6 +318,12 @@ def job_path(job: JobRef) -> str:
 def _get(job: JobRef, poll: float = 0.0) -> Call:
     query = (("wait", f"{poll:g}"),) if poll > 0 else ()
     return Call("GET", job_path(job), query, slow=poll)
+
+
+def _submitted(reply: Reply) -> Submitted:
+    job = decoded(reply, Submitted)
+    job.__dict__["replayed"] = reply.headers.get("idempotency-replayed", "").lower() == "true"
+    return job
 
 
 def _late(job: JobRef, seconds: float) -> WaitTimeout:

@@ -5,10 +5,7 @@ from __future__ import annotations
 import httpx
 from websockets.exceptions import ConnectionClosed, InvalidStatus, WebSocketException
 
-from . import _calls
-from ._calls import Filters
-from ._exchange import Call, Reply, Script, Send
-from .models import JobPage
+from ._exchange import Call, Reply, Send
 from .watch import closed
 
 PAGE_SIZE = 100
@@ -36,14 +33,6 @@ def refusal_of(error: BaseException) -> Reply | None:
     if isinstance(error, ConnectionClosed) and error.rcvd is not None:
         return closed(error.rcvd.code, error.rcvd.reason)
     return None
-
-
-def page_of(
-    filters: Filters, cursor: str | None, timeout: float, left: int | None
-) -> Script[JobPage]:
-    """The next page of a list of which `left` jobs are still wanted."""
-    size = PAGE_SIZE if left is None else min(PAGE_SIZE, left)
-    return _calls.page(filters, cursor, timeout, page_size=size)
 
 
 def words(error: BaseException) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack
 
@@ -11,11 +11,24 @@ import httpx
 from websockets.sync.client import connect
 
 from . import _calls
-from ._calls import Filters, JobRef, SubmitOptions, Submitted, TaskRef
-from ._carrier import DROPPED, page_of, refusal_of, request_of, words
+from ._calls import (
+    EndedFilters,
+    Filters,
+    Item,
+    JobRef,
+    Page,
+    RetryFilters,
+    SubmitOptions,
+    Submitted,
+    TaskRef,
+)
+from ._carrier import DROPPED, PAGE_SIZE, refusal_of, request_of, words
 from ._exchange import Lost, Pause, Reply, Script, Send
+from ._schedules import SyncSchedules
+from ._waiting import refuse_to_wait
+from .ended import DeadCounts, DeadLetter, DeadPage, RedriveAnswer, StepInDoubt, StepPage
 from .errors import Busy, Unreachable
-from .models import BatchItem, Event, Job, Submission
+from .models import BatchItem, Event, Job, JobPage, Submission
 from .watch import CLOSE_TIMEOUT, OPEN_TIMEOUT, Watching
 
 T = TypeVar("T")
@@ -42,6 +55,11 @@ class SyncClient:
         self._address = _calls.address(url, tenant, headers)
         self._timeout = timeout
         self._http = httpx.Client(headers=self._address.headers)
+
+    @property
+    def schedules(self) -> SyncSchedules:
+        """Its periodic jobs: put, get, list, run, pause, resume, delete, ticks, next."""
+        return SyncSchedules(self._follow, self._timeout)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self._address.url}>"
@@ -79,14 +97,11 @@ class SyncClient:
 
     def list(self, *, limit: int | None = None, **filters: Unpack[Filters]) -> Iterator[Job]:
         """See `Client.list`."""
-        left = limit
-        cursor: str | None = None
-        while left is None or left > 0:
-            page = self._follow(page_of(filters, cursor, self._timeout, left))
-            yield from page.items[:left]
-            left = None if left is None else left - len(page.items)
-            if (cursor := page.next) is None:
-                return
+
+        def page(cursor: str | None, size: int) -> Script[JobPage]:
+            return _calls.page(filters, cursor, self._timeout, page_size=size)
+
+        return self._each(page, limit)
 
     def wait(self, job: JobRef, timeout: float | None = None) -> Job:
         """See `Client.wait`."""
@@ -100,14 +115,49 @@ class SyncClient:
         self, task: TaskRef, *, timeout: float | None = None, **options: Unpack[SubmitOptions]
     ) -> Any:
         """See `Client.run`."""
+        refuse_to_wait()
         return self.result(self.submit(task, **options), timeout)
 
     def cancel(self, job: JobRef) -> Job:
         """See `Client.cancel`."""
         return self._follow(_calls.cancel(job, self._timeout))
 
+    def retry(self, job: JobRef) -> Submitted:
+        """See `Client.retry`."""
+        return self._follow(_calls.retry(job, self._timeout))
+
+    def retry_many(
+        self, *, dry_run: bool = True, limit: int | None = None, **filters: Unpack[RetryFilters]
+    ) -> RedriveAnswer:
+        """See `Client.retry_many`."""
+        which = _calls.redrive(filters, limit, dry_run=dry_run)
+        return self._follow(_calls.retry_many(which, self._timeout))
+
+    def dead(
+        self, *, limit: int | None = None, **filters: Unpack[EndedFilters]
+    ) -> Iterator[DeadLetter]:
+        """See `Client.dead`."""
+
+        def page(cursor: str | None, size: int) -> Script[DeadPage]:
+            return _calls.dead_page(filters, cursor, self._timeout, page_size=size)
+
+        return self._each(page, limit)
+
+    def dead_counts(self, **filters: Unpack[EndedFilters]) -> DeadCounts:
+        """See `Client.dead_counts`."""
+        return self._follow(_calls.dead_counts(filters, self._timeout))
+
+    def steps_in_doubt(self, *, limit: int | None = None) -> Iterator[StepInDoubt]:
+        """See `Client.steps_in_doubt`."""
+
+        def page(cursor: str | None, size: int) -> Script[StepPage]:
+            return _calls.step_page(cursor, self._timeout, page_size=size)
+
+        return self._each(page, limit)
+
     def watch(self, job: JobRef, after: str | None = None) -> Iterator[Event]:
         """See `Client.watch`."""
+        refuse_to_wait()
         watching = Watching(job, after, timeout=self._timeout)
         while not watching.ended:
             reason, refusal = "the connection was closed", None
@@ -138,6 +188,18 @@ class SyncClient:
                 return None
             raise
         return watching.end_with(found) if found.ended else None
+
+    def _each(
+        self, page: Callable[[str | None, int], Script[Page[Item]]], limit: int | None
+    ) -> Iterator[Item]:
+        left, cursor = limit, None
+        while left is None or left > 0:
+            size = PAGE_SIZE if left is None else min(PAGE_SIZE, left)
+            found: Page[Item] = self._follow(page(cursor, size))
+            yield from found.items[:left]
+            left = None if left is None else left - len(found.items)
+            if (cursor := found.next) is None:
+                return
 
     def _follow(self, script: Script[T]) -> T:
         outcome: Reply | Lost | None = None

@@ -14,7 +14,7 @@ idempotency key each time, so that it makes one job however often it travels.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack
 
@@ -22,15 +22,38 @@ import httpx
 from websockets.asyncio.client import connect
 
 from . import _calls
-from ._calls import Filters, JobRef, SubmitOptions, Submitted, TaskRef
-from ._carrier import DROPPED, page_of, refusal_of, request_of, words
+from ._calls import (
+    EndedFilters,
+    Filters,
+    Item,
+    JobRef,
+    Page,
+    RetryFilters,
+    SubmitOptions,
+    Submitted,
+    TaskRef,
+)
+from ._carrier import DROPPED, PAGE_SIZE, refusal_of, request_of, words
 from ._exchange import Lost, Pause, Reply, Script, Send
+from ._schedules import Schedules
 from ._sync_client import SyncClient
+from ._waiting import refuse_to_wait
+from .ended import DeadCounts, DeadLetter, DeadPage, RedriveAnswer, StepInDoubt, StepPage
 from .errors import Busy, Unreachable
-from .models import BatchItem, Event, Job, Submission
+from .models import BatchItem, Event, Job, JobPage, Submission
 from .watch import CLOSE_TIMEOUT, OPEN_TIMEOUT, Watching
 
-__all__ = ["Client", "Filters", "JobRef", "SubmitOptions", "Submitted", "SyncClient", "TaskRef"]
+__all__ = [
+    "Client",
+    "EndedFilters",
+    "Filters",
+    "JobRef",
+    "RetryFilters",
+    "SubmitOptions",
+    "Submitted",
+    "SyncClient",
+    "TaskRef",
+]
 
 T = TypeVar("T")
 
@@ -56,6 +79,11 @@ class Client:
         self._address = _calls.address(url, tenant, headers)
         self._timeout = timeout
         self._http = httpx.AsyncClient(headers=self._address.headers)
+
+    @property
+    def schedules(self) -> Schedules:
+        """Its periodic jobs: put, get, list, run, pause, resume, delete, ticks, next."""
+        return Schedules(self._follow, self._timeout)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self._address.url}>"
@@ -123,15 +151,12 @@ class Client:
             async for job in jobs.list(status="failed", queue="mail"):
                 print(job.job_id, job.error_code)
         """
-        left = limit
-        cursor: str | None = None
-        while left is None or left > 0:
-            page = await self._follow(page_of(filters, cursor, self._timeout, left))
-            for job in page.items[:left]:
-                yield job
-            left = None if left is None else left - len(page.items)
-            if (cursor := page.next) is None:
-                return
+
+        def page(cursor: str | None, size: int) -> Script[JobPage]:
+            return _calls.page(filters, cursor, self._timeout, page_size=size)
+
+        async for job in self._each(page, limit):
+            yield job
 
     async def wait(self, job: JobRef, timeout: float | None = None) -> Job:
         """The job's document once it has ended, in whichever of the terminal states.
@@ -159,11 +184,67 @@ class Client:
         self, task: TaskRef, *, timeout: float | None = None, **options: Unpack[SubmitOptions]
     ) -> Any:
         """Submit and wait: the task's result. Raises what `submit` and `result` raise."""
+        refuse_to_wait()
         return await self.result(await self.submit(task, **options), timeout)
 
     async def cancel(self, job: JobRef) -> Job:
         """Ask for a job to be cancelled; `wait` tells what came of it, since it may just end."""
         return await self._follow(_calls.cancel(job, self._timeout))
+
+    async def retry(self, job: JobRef) -> Submitted:
+        """Run a job that failed or was cancelled again, as a new job; returns that one.
+
+        A job is run again once, ever: `replayed` tells that somebody had retried it before, and the
+        answer is the job of that time. When that has failed too, retry it in turn.
+
+            again = await jobs.retry(job)
+            print(await jobs.result(again, timeout=60))
+
+        Raises:
+            Conflict: it has not ended, it succeeded, or it is a part of a workflow.
+            NotFound
+        """
+        return await self._follow(_calls.retry(job, self._timeout))
+
+    async def retry_many(
+        self, *, dry_run: bool = True, limit: int | None = None, **filters: Unpack[RetryFilters]
+    ) -> RedriveAnswer:
+        """Run all jobs that match again, each once, as new jobs; with `dry_run` only count them.
+
+        Jobs that were retried before do not match, nor what fails meanwhile. `limit` is how many at
+        most, the oldest first. What broke off can be called again.
+
+            found = await jobs.retry_many(task="mail.send", error_code="WorkerLost")
+            if found.matched < 1000:
+                await jobs.retry_many(task="mail.send", error_code="WorkerLost", dry_run=False)
+        """
+        which = _calls.redrive(filters, limit, dry_run=dry_run)
+        return await self._follow(_calls.retry_many(which, self._timeout))
+
+    async def dead(
+        self, *, limit: int | None = None, **filters: Unpack[EndedFilters]
+    ) -> AsyncIterator[DeadLetter]:
+        """Jobs that failed for good and were not run again, newest first."""
+
+        def page(cursor: str | None, size: int) -> Script[DeadPage]:
+            return _calls.dead_page(filters, cursor, self._timeout, page_size=size)
+
+        async for letter in self._each(page, limit):
+            yield letter
+
+    async def dead_counts(self, **filters: Unpack[EndedFilters]) -> DeadCounts:
+        """The dead letters by task and error."""
+        return await self._follow(_calls.dead_counts(filters, self._timeout))
+
+    async def steps_in_doubt(self, *, limit: int | None = None) -> AsyncIterator[StepInDoubt]:
+        """Steps that began, never ended, and whose attempt is over: whether the outside took
+        effect is to be found out there, with the step's `key`."""
+
+        def page(cursor: str | None, size: int) -> Script[StepPage]:
+            return _calls.step_page(cursor, self._timeout, page_size=size)
+
+        async for step in self._each(page, limit):
+            yield step
 
     async def watch(self, job: JobRef, after: str | None = None) -> AsyncIterator[Event]:
         """The job's events, live, until the one that ends it.
@@ -176,6 +257,7 @@ class Client:
             NotFound, NotAllowed
             Unreachable: the service stayed away for long.
         """
+        refuse_to_wait()
         watching = Watching(job, after, timeout=self._timeout)
         while not watching.ended:
             reason, refusal = "the connection was closed", None
@@ -207,6 +289,19 @@ class Client:
                 return None
             raise
         return watching.end_with(found) if found.ended else None
+
+    async def _each(
+        self, page: Callable[[str | None, int], Script[Page[Item]]], limit: int | None
+    ) -> AsyncIterator[Item]:
+        left, cursor = limit, None
+        while left is None or left > 0:
+            size = PAGE_SIZE if left is None else min(PAGE_SIZE, left)
+            found: Page[Item] = await self._follow(page(cursor, size))
+            for item in found.items[:left]:
+                yield item
+            left = None if left is None else left - len(found.items)
+            if (cursor := found.next) is None:
+                return
 
     async def _follow(self, script: Script[T]) -> T:
         outcome: Reply | Lost | None = None

@@ -11,6 +11,7 @@ from litestar.openapi.plugins import JsonRenderPlugin
 from lateack import __version__
 from lateack_core.ground import Ground
 
+from .dead import count_dead, list_dead, list_steps
 from .events import stream_events, watch_one
 from .health import Readiness, livez, readyz
 from .jobs import attempts, cancel, list_jobs, show, submit, submit_batch
@@ -18,6 +19,8 @@ from .multiplex import watch_many
 from .problems import answer
 from .progress import Hub
 from .queues import list_queues, list_tasks
+from .redrive import retry, retry_many
+from .schedules import HANDLERS as SCHEDULES
 from .tenancy import Tenancy
 
 
@@ -34,12 +37,18 @@ def make_app(ground: Ground, hub: Hub, readiness: Readiness, tenancy: Tenancy) -
             show,
             list_jobs,
             cancel,
+            retry,
+            retry_many,
             attempts,
             stream_events,
             watch_one,
             watch_many,
             list_queues,
             list_tasks,
+            list_dead,
+            count_dead,
+            list_steps,
+            *SCHEDULES,
             livez,
             readyz,
         ],
