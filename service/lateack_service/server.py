@@ -16,6 +16,7 @@ from lateack.errors import DeclarationError
 from lateack_core.ground import Ground, open_ground
 from lateack_core.process import Body, Loop
 from lateack_core.registry import entries_of
+from lateack_core.schedules import declaration
 from lateack_core.settings import Settings
 
 from .app import make_app
@@ -45,8 +46,11 @@ async def serve(
     apps: Sequence[App],
     stop: asyncio.Event,
     ready: Callable[[str], None],
+    beside: Sequence[Ground] = (),
 ) -> None:
     """Serve until `stop` is set. `ready(url)` is called once it listens; port 0 is any free one.
+
+    The grounds `beside` it, in the same process, have to be well for this one to be ready.
 
     The tasks of `apps` are registered, so that a first deployment needs no worker to be running.
 
@@ -61,13 +65,14 @@ async def serve(
     except BaseException:
         listener.close()
         raise
-    hub, readiness = Hub(ground), Readiness(ground)
+    hub, readiness = Hub(ground), Readiness(ground, beside)
     app = make_app(ground, hub, readiness, Tenancy(settings))
-    server = _Server(app, hub)
+    server = _Server(app, hub, ping=settings.stream_ping)
     try:
         ground.start()
         hub.start()
         ground.loops.start("register", _registration(ground, apps, readiness))
+        ground.loops.start("declare", declaration(ground, apps))
         serving = asyncio.create_task(server.serve([listener]))
         await _until_listening(server, serving)
         ready(_url(host, listener))
@@ -89,14 +94,14 @@ async def serve(
 class _Server(uvicorn.Server):
     """Uvicorn without its own handling of signals, and with a word to those who listen."""
 
-    def __init__(self, app: object, hub: Hub) -> None:
+    def __init__(self, app: object, hub: Hub, *, ping: float) -> None:
         super().__init__(
             uvicorn.Config(
                 app,  # type: ignore[arg-type]
                 lifespan="off",
                 ws="websockets-sansio",
                 ws_max_size=256 * 1024,
-                ws_ping_interval=15.0,
+                ws_ping_interval=ping,
                 ws_ping_timeout=20.0,
                 # Events are short; a compressor for each socket would cost more than it saves.
                 ws_per_message_deflate=False,

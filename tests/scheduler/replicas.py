@@ -36,11 +36,13 @@ class Replica:
 
 
 @asynccontextmanager
-async def replica(settings: Settings, kind: str = "scheduler") -> AsyncIterator[Replica]:
+async def replica(
+    settings: Settings, kind: str = "scheduler", *, script: Path = SCRIPT
+) -> AsyncIterator[Replica]:
     """A replica; it is killed at the end of the block."""
     process = await asyncio.create_subprocess_exec(
         sys.executable,
-        str(SCRIPT),
+        str(script),
         kind,
         env={**os.environ, **environment_of(settings)},
         stderr=asyncio.subprocess.PIPE,

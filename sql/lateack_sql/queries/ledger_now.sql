@@ -1,0 +1,2 @@
+-- The clock that decides.
+SELECT lateack.now() AS now
