@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from lateack_sql import Migration, migrations, query
 
-from .postgres import Blocked, LedgerUnfit, Postgres
+from .postgres import Blocked, Duplicate, LedgerUnfit, Postgres
 
 log = logging.getLogger("lateack.migrate")
 
@@ -74,9 +74,13 @@ async def _apply(postgres: Postgres, migration: Migration) -> bool:
         if _compare(migration, applied.get(migration.number)):
             return False
         await postgres.script(migration.text)
-        await postgres.fetch(
-            "record_migration", migration.number, migration.name, migration.checksum
-        )
+        try:
+            await postgres.fetch(
+                "record_migration", migration.number, migration.name, migration.checksum
+            )
+        except Duplicate:
+            # Another migrator was quicker; its statement is idempotent.
+            return False
         return True
     async with postgres.migration() as transaction:
         await transaction.fetch("lock_migrations")
