@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeVar
 
 import msgspec
 
+from ._waiting import as_body
 from .arguments import Parameter, check_reserved, misfit, parameters_of
 from .context import Context
 from .errors import DeclarationError
@@ -36,7 +37,7 @@ DEFAULT_PRIORITY = 5
 
 
 class TaskOptions(msgspec.Struct, frozen=True):
-    """What was declared for a task, durations in seconds."""
+    """What was declared for a task, durations in seconds, memory in MiB."""
 
     queue: str
     priority: int
@@ -47,6 +48,8 @@ class TaskOptions(msgspec.Struct, frozen=True):
     expires: float | None
     ignore_result: bool
     retry: RetryPolicy
+    # Not given, the worker's setting holds; None is no limit.
+    memory_limit: float | msgspec.UnsetType | None = msgspec.UNSET
 
 
 class Task(Generic[P, R]):
@@ -64,8 +67,17 @@ class Task(Generic[P, R]):
             raise DeclarationError(
                 f"task {name}: soft_time_limit ({soft:g} s) is above time_limit ({hard:g} s)"
             )
+        if isinstance(memory := options.memory_limit, int | float):
+            if options.pool != "process":
+                raise DeclarationError(
+                    f'task {name}: only a process can be held to memory_limit; use pool="process"'
+                )
+            if not memory > 0:
+                raise DeclarationError(f"task {name}: memory_limit is MiB, more than 0")
         self.app = app
-        self.function = function
+        # What workers call; calling the task itself is calling the plain function.
+        self.function = as_body(function, name)
+        self._plain = function
         self.name = name
         self.declared = options
         self.is_async = inspect.iscoroutinefunction(function)
@@ -79,7 +91,7 @@ class Task(Generic[P, R]):
         functools.update_wrapper(self, function)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        return self.function(*args, **kwargs)
+        return self._plain(*args, **kwargs)
 
     def __repr__(self) -> str:
         return f"<Task {self.name}>"

@@ -25,6 +25,8 @@ LONGEST_PAUSE = 10.0
 STEADY = 30.0
 # After the second signal, and for what has nothing to finish.
 LAST_PATIENCE = 10.0
+# For a cold stop, which waits two seconds for the database and for nothing else.
+COLD_PATIENCE = 5.0
 
 
 class GaveUp(Exception):
@@ -77,29 +79,37 @@ class Child:
         self._stopping.set()
         self._tell(signal.SIGTERM)
 
-    async def gone(self, hurry: asyncio.Event, *, patience: float) -> None:
+    async def gone(
+        self, hurry: asyncio.Event, *, patience: float, at_once: asyncio.Event | None = None
+    ) -> None:
         """Wait until it has ended; one that takes too long is killed. To be asked to stop before.
 
-        When `hurry` is set it gets a second signal, and LAST_PATIENCE seconds.
+        When `hurry` is set it gets a second signal, and LAST_PATIENCE seconds; when `at_once` is
+        set, SIGQUIT and COLD_PATIENCE seconds.
         """
         process = self._process
         if process is None or process.returncode is not None:
             return
+        at_once = at_once or asyncio.Event()
         ended = asyncio.create_task(process.wait())
         hurried = asyncio.create_task(hurry.wait())
+        chilled = asyncio.create_task(at_once.wait())
+        first = asyncio.FIRST_COMPLETED
         try:
-            await asyncio.wait(
-                (ended, hurried), timeout=patience, return_when=asyncio.FIRST_COMPLETED
-            )
-            if not ended.done() and hurried.done():
+            await asyncio.wait((ended, hurried, chilled), timeout=patience, return_when=first)
+            if hurry.is_set() and not at_once.is_set():
                 self._tell(signal.SIGTERM)
-                await asyncio.wait((ended,), timeout=LAST_PATIENCE)
+                await asyncio.wait((ended, chilled), timeout=LAST_PATIENCE, return_when=first)
+            if at_once.is_set():
+                self._tell(signal.SIGQUIT)
+                await asyncio.wait((ended,), timeout=COLD_PATIENCE)
             if not ended.done():
                 log.warning("%s does not end and is killed", self.name)
                 self._tell(signal.SIGKILL)
             await ended
         finally:
             hurried.cancel()
+            chilled.cancel()
 
     async def _run_once(self) -> int:
         said, says = os.pipe()

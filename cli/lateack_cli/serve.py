@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from typing import TYPE_CHECKING
 
 import click
 
 from lateack_cli import flags
 from lateack_cli.lifeline import tell_ready
-from lateack_cli.signals import Interrupted, beside, run, unless
+from lateack_cli.signals import Interrupted, beside, leave, run, unless
 from lateack_core.loading import load_app
+
+if TYPE_CHECKING:
+    from lateack_core.ground import Ground
 
 log = logging.getLogger("lateack.serve")
 
@@ -54,13 +58,20 @@ def command(app_paths: tuple[str, ...], host: str, port: int, beat: bool, log_le
     async def body(stop: asyncio.Event, hurry: asyncio.Event) -> int:
         settings = from_environment(log_level=log_level.upper())
         apps = [load_app(path) for path in app_paths]
-        work = serve(settings, host=host, port=port, apps=apps, stop=stop, ready=ready)
+        schedulers: list[Ground] = []
+        work = serve(
+            settings, host=host, port=port, apps=apps, stop=stop, ready=ready, beside=schedulers
+        )
         if beat:
-            work = beside(stop, work, schedule(settings, stop=stop, ready=lambda: None))
+            second = schedule(settings, stop=stop, ready=lambda: None, opened=schedulers.append)
+            work = beside(stop, work, second)
         try:
             await unless(hurry, work)
         except Interrupted:
             log.warning("stopped in haste")
+            # Watchers and long polls that are still open have nothing to clean up, and each would
+            # be told of as an error.
+            leave(0)
         return 0
 
     run(body)

@@ -1,12 +1,19 @@
-"""From signals to events: the first asks for an orderly stop, the second for haste."""
+"""From signals to events: the first asks for an orderly stop, the second for haste.
+
+In Celery's words, for `lateack worker`: SIGTERM or SIGINT is a warm shutdown, the second of them a
+soft one, SIGQUIT a cold one; docs/shutdown.md says what each does. `lateack up` passes them on to
+its workers. Verbs that run no bodies take SIGQUIT as a second SIGTERM.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import signal
 import sys
+import threading
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, NoReturn, TypeVar
 
@@ -19,6 +26,8 @@ T = TypeVar("T")
 Body = Callable[[asyncio.Event, asyncio.Event], Coroutine[Any, Any, int]]
 
 
+ASKED_BY = (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT)
+
 # What a supervisor sees of a worker whose loop a task brought down (EX_SOFTWARE).
 LOOP_BROUGHT_DOWN = 70
 
@@ -27,10 +36,17 @@ class Interrupted(Exception):
     """An event came before the result did."""
 
 
-def run(body: Body, *, uvloop: bool = True, hosts_tasks: bool = False) -> None:
+def run(
+    body: Body,
+    *,
+    uvloop: bool = True,
+    hosts_tasks: bool = False,
+    at_once: asyncio.Event | None = None,
+) -> None:
     """Run `body` and end the process with its exit code.
 
-    A process that `hosts_tasks` runs code that may do anything to the event loop; see `_host`.
+    A process that `hosts_tasks` runs code that may do anything to the event loop; see `_host`. It
+    says by `on_quit` what SIGQUIT does; elsewhere that sets both events of `body`, and `at_once`.
 
     Raises:
         Trouble: a setting or a server has to change, or the database cannot be reached.
@@ -40,7 +56,9 @@ def run(body: Body, *, uvloop: bool = True, hosts_tasks: bool = False) -> None:
 
     try:
         runner = _host if hosts_tasks else _runner() if uvloop else asyncio.run
-        code = runner(_guided(body))
+        if hosts_tasks:
+            on_quit(lambda: 0)
+        code = runner(_guided(body, None if hosts_tasks else at_once or asyncio.Event()))
     except (DeclarationError, LedgerUnfit, BrokerUnfit) as error:
         raise Trouble(str(error), MUST_CHANGE) from None
     except LedgerUnavailable as error:
@@ -98,16 +116,66 @@ def leave(code: int) -> NoReturn:
     os._exit(code)
 
 
-async def _guided(body: Body) -> int:
+def on_quit(call: Callable[[], int]) -> None:
+    """From now on SIGQUIT calls `call` and ends the process with the exit code that it returns.
+
+    It is called on the main thread at whatever point that is, also in the middle of a body that
+    blocks the event loop, and nothing goes on there afterwards.
+    """
+
+    def end(number: int, frame: object) -> NoReturn:
+        code = LOOP_BROUGHT_DOWN
+        try:
+            code = call()
+        finally:
+            # The interrupted code may hold a lock of the log: no leave() here.
+            os._exit(code)
+
+    signal.signal(signal.SIGQUIT, end)
+
+
+async def _guided(body: Body, at_once: asyncio.Event | None) -> int:
     stop, hurry = asyncio.Event(), asyncio.Event()
 
     def asked() -> None:
         (hurry if stop.is_set() else stop).set()
 
+    def told(at_once: asyncio.Event) -> None:
+        for event in (at_once, hurry, stop):
+            event.set()
+
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, asked)
+    if at_once is not None:
+        loop.add_signal_handler(signal.SIGQUIT, told, at_once)
+    _keep_from_copies()
     return await body(stop, hurry)
+
+
+def _keep_from_copies() -> None:
+    """A signal to a copy of this process that a body forks, as multiprocessing does, is not one to
+    this process: the copy gets the usual handling back.
+
+    It would share the pipe by which the event loop hears of signals. They are held from before the
+    fork until that is mended, since the copy may be signalled at once.
+    """
+    held = threading.local()
+
+    def before() -> None:
+        held.mask = signal.pthread_sigmask(signal.SIG_BLOCK, ASKED_BY)
+
+    def in_copy() -> None:
+        with contextlib.suppress(ValueError):
+            signal.set_wakeup_fd(-1)
+            for number in ASKED_BY:
+                signal.signal(number, signal.SIG_DFL)
+        after()
+
+    def after() -> None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, held.mask)
+
+    os.register_at_fork(before=before, after_in_parent=after, after_in_child=in_copy)
 
 
 def _host(main: Coroutine[Any, Any, int]) -> int:

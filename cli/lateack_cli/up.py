@@ -93,7 +93,7 @@ def command(
     to standard output; logs go to standard error.
 
     Ctrl-C or SIGTERM once: the workers finish their jobs, then everything ends; twice: the jobs
-    are handed back at once.
+    are interrupted and handed back. SIGQUIT: the workers end their jobs where they are.
     """
     from lateack_core.log import configure
     from lateack_core.settings import from_environment
@@ -109,19 +109,27 @@ def command(
         flags.split(queues),
     )
 
+    at_once = asyncio.Event()
+
     async def body(stop: asyncio.Event, hurry: asyncio.Event) -> int:
         settings = from_environment(log_level=log_level.upper())
         try:
-            return await _up(wanted, settings, stop, hurry)
+            return await _up(wanted, settings, stop, hurry, at_once)
         except Interrupted:
             return 0
 
     # Not on uvloop: only asyncio's own loop starts children from this thread for certain, to whose
     # life theirs is tied.
-    run(body, uvloop=False)
+    run(body, uvloop=False, at_once=at_once)
 
 
-async def _up(wanted: Wanted, settings: Settings, stop: asyncio.Event, hurry: asyncio.Event) -> int:
+async def _up(
+    wanted: Wanted,
+    settings: Settings,
+    stop: asyncio.Event,
+    hurry: asyncio.Event,
+    at_once: asyncio.Event,
+) -> int:
     """Everything, in order; and in the other order at the end. The exit code."""
     from lateack_core.settings import environment_of
 
@@ -138,7 +146,7 @@ async def _up(wanted: Wanted, settings: Settings, stop: asyncio.Event, hurry: as
         finally:
             telling.cancel()
             await asyncio.wait((telling,))
-            await _stop(children, hurry, grace=settings.grace)
+            await _stop(children, hurry, at_once, grace=settings.grace)
             for task in keeping:
                 task.cancel()
             await asyncio.gather(*keeping, return_exceptions=True)
@@ -158,7 +166,7 @@ async def _until_stopped(stop: asyncio.Event, tasks: list[asyncio.Task[None]]) -
         return MUST_CHANGE if error.must_change else 1
     finally:
         waiting.cancel()
-    log.info("stopping; once more to hand running jobs back at once")
+    log.info("stopping; once more to hand running jobs back")
     return 0
 
 
@@ -177,14 +185,18 @@ def _children(wanted: Wanted, environment: dict[str, str]) -> list[Child]:
     return children
 
 
-async def _stop(children: list[Child], hurry: asyncio.Event, *, grace: float) -> None:
+async def _stop(
+    children: list[Child], hurry: asyncio.Event, at_once: asyncio.Event, *, grace: float
+) -> None:
     """Workers first, while what they report to still runs; then scheduler and API."""
     serve, scheduler, *workers = children
-    groups = ((workers, grace + WORKER_PATIENCE), ([scheduler, serve], LAST_PATIENCE))
-    for group, patience in groups:
-        for child in group:
-            child.ask_to_stop()
-        await asyncio.gather(*(child.gone(hurry, patience=patience) for child in group))
+    for child in workers:
+        child.ask_to_stop()
+    patience = grace + WORKER_PATIENCE
+    await asyncio.gather(*(w.gone(hurry, patience=patience, at_once=at_once) for w in workers))
+    for child in (scheduler, serve):
+        child.ask_to_stop()
+    await asyncio.gather(*(c.gone(hurry, patience=LAST_PATIENCE) for c in (scheduler, serve)))
 
 
 async def _tell_when_ready(host: str, children: list[Child]) -> None:
@@ -307,7 +319,12 @@ async def _migrate(settings: Settings) -> None:
     deadline = asyncio.get_running_loop().time() + DATABASE_PATIENCE
     while True:
         try:
-            postgres = await connect(settings.database_url, size=1, name="lateack migrate")
+            postgres = await connect(
+                settings.database_url,
+                size=1,
+                prepared_statements=settings.prepared_statements,
+                name="lateack migrate",
+            )
             try:
                 await migrate(postgres)
             finally:

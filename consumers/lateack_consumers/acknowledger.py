@@ -76,18 +76,17 @@ class Acknowledger:
 
     async def _flush_entries(self) -> None:
         waiting, self._entries = self._entries, {}
-        while waiting:
-            stream, ids = waiting.popitem()
-            try:
-                await self._broker.ack(stream, ids)
-            except GroupMissing:
-                # The broker was wiped: there is nothing left to acknowledge.
-                pass
-            except BrokerUnavailable:
-                for name, kept in [(stream, ids), *waiting.items()]:
-                    self._entries.setdefault(name, []).extend(kept[-KEPT:])
-                raise
-            self.handling.difference_update((stream, entry_id) for entry_id in ids)
+        try:
+            for stream, ids in list(waiting.items()):
+                with contextlib.suppress(GroupMissing):
+                    # Missing, the broker was wiped: there is nothing left to acknowledge.
+                    await self._broker.ack(stream, ids)
+                del waiting[stream]
+                self.handling.difference_update((stream, entry_id) for entry_id in ids)
+        finally:
+            # Whatever went wrong, what is forgotten here would stay pending with this consumer.
+            for stream, ids in waiting.items():
+                self._entries.setdefault(stream, []).extend(ids[-KEPT:])
 
     async def _flush_events(self) -> None:
         events, self._events = self._events, []

@@ -46,12 +46,17 @@ class Active:
     trail: Trail
     soft_limit: float | None
     hard_limit: float | None
+    # Whether it has yet to find a process that is free.
+    queued: bool = False
     # Set when the body starts: limits count from there.
     body_began: float | None = None
     # False once the outcome is somebody else's to write: whatever the body says is dropped.
     ours: bool = True
-    # True while a transaction of the body's may be ending the job: a lease that is gone is no loss.
+    # True while the job may be ending, by the body's own transaction or since the body has ended: a
+    # lease that is gone is no loss.
     settling: bool = False
+    # True when it was taken from us before its end, so that nobody here clears its entry.
+    disowned: bool = False
     reason: Reason | None = None
     progress: float | None = None
     step: str | None = None
@@ -68,6 +73,11 @@ class Active:
     def job_id(self) -> UUID:
         return self.job.job_id
 
+    @property
+    def name(self) -> str:
+        """What the asyncio task that runs it is called."""
+        return f"{self.job.task} {self.job_id}"
+
     def wait(self, reach: Callable[[Reason], object]) -> None:
         """The body cannot start yet; `reach` ends the wait."""
         self._reach = reach
@@ -78,6 +88,13 @@ class Active:
         """The body starts now; `reach` interrupts it."""
         self.body_began = time.monotonic()
         self.wait(reach)
+
+    def settle(self) -> None:
+        """The body has ended and its outcome is being written, which may take as long as the
+        database is away: no limit counts on, and nothing may interrupt it any more."""
+        self.settling = True
+        self.body_began = None
+        self._reach = None
 
     def interrupt(self, reason: Reason) -> None:
         """Ask the body to end. The first reason stands, but a final one overrules a soft limit."""
@@ -90,6 +107,7 @@ class Active:
         """The outcome is not this worker's any more: end the body and give its slot away."""
         if self.ours:
             self.ours = False
+            self.disowned = True
             self.interrupt(reason)
             self.release_slot()
 

@@ -9,7 +9,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 from uuid import UUID
 
 from lateack.app import App
@@ -27,6 +29,21 @@ log = logging.getLogger("lateack.dispatcher")
 
 # A task that this worker lacks is offered to others after about this many seconds.
 UNKNOWN_TASK_DELAY = (1.0, 4.0)
+# A job on its last life that has to wait for another such job is offered again after these.
+LAST_LIFE_DELAY = (0.5, 2.0)
+
+
+class Stray(NamedTuple):
+    """An entry that is no job of ours."""
+
+    delivery: Delivery
+    fields: dict[str, str]
+    reason: str
+
+    def record(self) -> tuple[str, dict[str, str], str]:
+        """What is kept of it: text that the ledger can hold, and not more than somebody reads."""
+        kept = {_legible(name): _legible(value) for name, value in self.fields.items()}
+        return self.delivery.entry_id, kept, self.reason
 
 
 class Dispatcher:
@@ -43,9 +60,11 @@ class Dispatcher:
         *,
         worker_id: UUID,
         lease: float,
+        max_losses: int,
     ) -> None:
         self._app = app
         self._tasks = list(app.tasks)
+        self._waiting = [n for n, t in app.tasks.items() if t.declared.pool == "process"]
         self._ledger = ledger
         self._broker = broker
         self._slots = slots
@@ -53,11 +72,18 @@ class Dispatcher:
         self._execution = execution
         self._worker_id = worker_id
         self._lease = lease
+        self._max_losses = max_losses
+        # The one job here on its last life.
+        self._last_life: UUID | None = None
         self.actives: dict[UUID, Active] = {}
+        # How many dispatches ask for a job right now.
+        self._asked: Counter[UUID] = Counter()
         self._starting: set[asyncio.Task[None]] = set()
         self._running: set[asyncio.Task[None]] = set()
         self._abandoned: set[asyncio.Task[None]] = set()
         self.stopping = False
+        # Why the last claim failed unexpectedly; None when it did not.
+        self.trouble: str | None = None
 
     def dispatch(self, entries: Sequence[Entry]) -> None:
         """Start what these entries bring; a slot was taken for each."""
@@ -100,73 +126,118 @@ class Dispatcher:
         hints = [Hint(why.job_id, why.queue, why.priority) for why in found if not why.ended]
         if hints:
             await self._broker.publish(hints)
-        for entry in named.values():
+        # One that names no job at all stays, to be set aside by whoever takes it over.
+        for why in found:
+            entry = named[why.job_id]
             self._acknowledger.offer(Delivery(entry.stream, entry.entry_id))
 
     # -- claiming -------------------------------------------------------------------------
 
     async def _dispatch(self, entries: list[Entry]) -> None:
-        wanted = await self._sorted_out(entries)
-        if not wanted:
-            return
+        wanted, strays = self._sorted_out(entries)
+        if strays:
+            await self._set_aside(strays)
+        asked = list(wanted)
+        self._asked.update(asked)
+        try:
+            await self._claim_patiently(wanted)
+        finally:
+            self._asked.subtract(asked)
+            self._asked = +self._asked
+
+    async def _claim_patiently(self, wanted: dict[UUID, Delivery]) -> None:
+        """Claim these, for as long as the database is away and the worker goes on."""
         pause = 0.1
-        while True:
+        while wanted:
             try:
-                claimed = await self._ledger.claim(
-                    list(wanted), self._worker_id, lease=self._lease, tasks=self._tasks
-                )
-                for job in claimed:
-                    self._start(job, wanted.pop(job.job_id))
-                if wanted:
-                    await self._explain(wanted)
-                return
+                await self._claim(wanted)
+                self.trouble = None
             except LedgerUnavailable as error:
                 if self.stopping:
                     # Unacknowledged, they are taken over by whoever is there.
-                    self._slots.give(len(wanted))
-                    for delivery in wanted.values():
-                        self._acknowledger.leave(delivery)
+                    self._leave(wanted.values())
                     return
                 log.debug("claiming waits for the database: %s", error)
                 await asyncio.sleep(pause * random.uniform(0.7, 1.3))
                 pause = min(2.0, pause * 2)
-            except Exception:
+            except Exception as error:
                 log.exception("claiming %d jobs failed", len(wanted))
-                self._slots.give(len(wanted))
-                for delivery in wanted.values():
-                    self._acknowledger.leave(delivery)
+                self.trouble = f"{type(error).__name__}: {error}"
+                self._leave(wanted.values())
                 return
 
-    async def _sorted_out(self, entries: Sequence[Entry]) -> dict[UUID, Delivery]:
-        """The jobs that these entries name, each once; strays are set aside (REC-05)."""
+    async def _claim(self, wanted: dict[UUID, Delivery]) -> None:
+        """Start what can be had of these, explain the rest; what is done with is taken out."""
+        for job in await self._take(list(wanted), self._max_losses):
+            self._start(job, wanted.pop(job.job_id))
+        if wanted:
+            await self._explain(wanted)
+            wanted.clear()
+
+    async def _take(self, job_ids: list[UUID], max_losses: int | None) -> list[Claimed]:
+        return await self._ledger.claim(
+            job_ids,
+            self._worker_id,
+            lease=self._lease,
+            tasks=self._tasks,
+            waiting=self._waiting,
+            max_losses=max_losses,
+        )
+
+    async def _take_last_life(self, waiting: list[Unclaimed], wanted: dict[UUID, Delivery]) -> None:
+        """Start one of the jobs that another lost worker would end, if none runs here.
+
+        Which body has killed a worker nobody can know: all that ran there have lost it. So those
+        that may have done it run one at a time at the end, and the innocent ones end well (RTY-01).
+        """
+        ready = (why.job_id for why in waiting if why.last_life and self._is_ready(why))
+        if self._last_life is not None or (job_id := next(ready, None)) is None:
+            return
+        self._last_life = job_id
+        taken: list[Claimed] = []
+        try:
+            taken = await self._take([job_id], None)
+            for job in taken:
+                self._start(job, wanted.pop(job_id))
+        finally:
+            if not taken:
+                self._last_life = None
+
+    def _is_ready(self, why: Unclaimed) -> bool:
+        return why.status == "pending" and not why.expired and why.task in self._app.tasks
+
+    def _sorted_out(self, entries: Sequence[Entry]) -> tuple[dict[UUID, Delivery], list[Stray]]:
+        """The jobs that these entries name, each once; and what names none (REC-05)."""
         wanted: dict[UUID, Delivery] = {}
-        strays: dict[str, list[tuple[str, dict[str, str], str]]] = {}
+        strays: list[Stray] = []
         for entry in entries:
+            delivery = Delivery(entry.stream, entry.entry_id)
             job_id = job_id_of(entry)
             if job_id is None:
-                reason = "no job id in it" if "job" not in entry.fields else "not a job's id"
-                strays.setdefault(entry.stream, []).append((entry.entry_id, entry.fields, reason))
-                continue
-            if job_id in wanted:
+                reason = "not a job's id" if "job" in entry.fields else "no job id in it"
+                strays.append(Stray(delivery, entry.fields, reason))
+            elif job_id in wanted:
                 # A second hint for the same job has nothing to add.
-                self._drop(Delivery(entry.stream, entry.entry_id))
-                continue
-            wanted[job_id] = Delivery(entry.stream, entry.entry_id)
-        for stream, found in strays.items():
-            await self._set_aside(stream, found)
-        return wanted
+                self._drop(delivery)
+            else:
+                wanted[job_id] = delivery
+        return wanted, strays
 
-    async def _set_aside(self, stream: str, found: list[tuple[str, dict[str, str], str]]) -> None:
-        log.warning("set aside %d messages of %s that are no jobs of ours", len(found), stream)
-        try:
-            await self._ledger.record_strays(stream, found)
-        except LedgerUnavailable:
-            for entry_id, _, _ in found:
-                self._acknowledger.leave(Delivery(stream, entry_id))
-            self._slots.give(len(found))
-            return
-        for entry_id, _, _ in found:
-            self._drop(Delivery(stream, entry_id))
+    async def _set_aside(self, strays: Sequence[Stray]) -> None:
+        """Record what is no job of ours, then clear it; what cannot be recorded stays pending."""
+        log.warning("set aside %d messages that are no jobs of ours", len(strays))
+        by_stream: dict[str, list[Stray]] = {}
+        for stray in strays:
+            by_stream.setdefault(stray.delivery.stream, []).append(stray)
+        for stream, found in by_stream.items():
+            try:
+                await self._ledger.record_strays(stream, [stray.record() for stray in found])
+            except Exception as error:
+                log.warning("they could not be recorded and are left: %s", error)
+                self._leave(stray.delivery for stray in found)
+            else:
+                for stray in found:
+                    self._drop(stray.delivery)
 
     def _start(self, job: Claimed, delivery: Delivery) -> None:
         task = self._app.tasks[job.task]
@@ -185,7 +256,7 @@ class Dispatcher:
             # At most once: from here on a crash ends the job as WorkerLost.
             self._acknowledger.offer(delivery)
         self.actives[job.job_id] = active
-        running = asyncio.create_task(self._run(active), name=f"{job.task} {job.job_id}")
+        running = asyncio.create_task(self._run(active), name=active.name)
         self._running.add(running)
         active.on_release(lambda: self._let_go(active, running))
 
@@ -200,6 +271,11 @@ class Dispatcher:
         self._running.discard(running)
         if self.actives.get(active.job_id) is active:
             del self.actives[active.job_id]
+        if self._last_life == active.job_id:
+            self._last_life = None
+        if active.disowned:
+            # Whoever meets the entry next clears it, also when that is this worker's reclaimer.
+            self._acknowledger.leave(active.delivery)
         if not active.ours and active.reason is not None:
             # Its body was told to end; until it does, it is one that was left behind.
             self._abandoned.add(running)
@@ -208,7 +284,13 @@ class Dispatcher:
     # -- what was not claimed -------------------------------------------------------------
 
     async def _explain(self, wanted: dict[UUID, Delivery]) -> None:
-        found = await self._ledger.why_not_claimed(list(wanted))
+        found = await self._ledger.why_not_claimed(list(wanted), max_losses=self._max_losses)
+        if unknown := wanted.keys() - {why.job_id for why in found}:
+            absent = [
+                Stray(wanted.pop(job_id), {"job": str(job_id)}, "no such job in the ledger")
+                for job_id in unknown
+            ]
+            await self._set_aside(absent)
         reasons = {why.job_id: why for why in found if not why.ended}
         orphans = [why for why in reasons.values() if self._is_orphan(why)]
         if orphans:
@@ -217,6 +299,8 @@ class Dispatcher:
             released = await self._ledger.release([Owned(w.job_id, w.fence) for w in orphans])
             await announce(self._broker, released)
         waiting = [why for why in reasons.values() if why.status != "running"]
+        await self._take_last_life(waiting, wanted)
+        waiting = [why for why in waiting if why.job_id in wanted]
         if late := [why.job_id for why in waiting if why.expired]:
             await announce(self._broker, await self._ledger.expire(late))
         deferred = {
@@ -226,27 +310,35 @@ class Dispatcher:
         }
         if deferred:
             await self._ledger.defer(deferred)
-        running = reasons.keys() - {why.job_id for why in [*orphans, *waiting]}
-        for job_id, delivery in wanted.items():
-            if job_id in running:
-                # Neither dropped nor acknowledged: whoever runs it may be dead (DEL-02).
-                self._acknowledger.leave(delivery)
-                self._slots.give()
-            else:
-                self._drop(delivery)
+        # Neither dropped nor acknowledged: whoever runs these may be dead (DEL-02).
+        ours = {why.job_id for why in orphans}
+        running = {w.job_id for w in reasons.values() if w.status == "running"} - ours
+        self._leave(wanted[job_id] for job_id in running)
+        for job_id in wanted.keys() - running:
+            self._drop(wanted[job_id])
 
     def _is_orphan(self, why: Unclaimed) -> bool:
         mine = why.status == "running" and why.worker_id == self._worker_id
-        return mine and why.job_id not in self.actives
+        # When two hints for it are being dispatched, the other one may have it and not know yet.
+        return mine and why.job_id not in self.actives and self._asked[why.job_id] < 2
 
     def _delay(self, why: Unclaimed) -> float:
         if why.task in self._app.tasks:
-            return 0.2
+            return random.uniform(*LAST_LIFE_DELAY) if why.last_life else 0.2
         return random.uniform(*UNKNOWN_TASK_DELAY)
 
     def _drop(self, delivery: Delivery) -> None:
         self._acknowledger.offer(delivery)
         self._slots.give()
+
+    def _leave(self, deliveries: Iterable[Delivery]) -> None:
+        for delivery in deliveries:
+            self._acknowledger.leave(delivery)
+            self._slots.give()
+
+
+def _legible(text: str) -> str:
+    return text[:1000].replace("\x00", "\ufffd")
 
 
 def job_id_of(entry: Entry) -> UUID | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from typing import Any
 
 import msgspec
@@ -22,7 +23,7 @@ from .current import enter_tenant
 from .effects import Effector
 from .process_pool import ChildDied, ChildUnusable, ProcessPool
 from .settler import Settler
-from .verdict import Verdict, of_bad_arguments, of_error, of_value
+from .verdict import Verdict, of_bad_arguments, of_error, of_past_limit, of_value
 
 log = logging.getLogger("lateack.execution")
 
@@ -116,6 +117,9 @@ class Execution:
         elif verdict is None or (active.reason is Reason.CANCEL and verdict.code is not None):
             # The ledger ends it cancelled, since its cancellation was asked for.
             await self._settler.fail(active, Verdict(code="Cancelled", message="cancelled"))
+        elif verdict.code is None and active.past_hard_limit(time.monotonic()):
+            # The renewer says so too, unless the database was away: the limit holds all the same.
+            await self._settler.fail(active, of_past_limit(active.hard_limit or 0.0))
         elif verdict.code is None:
             await self._settler.complete(active, verdict)
         else:

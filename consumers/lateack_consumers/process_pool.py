@@ -20,7 +20,6 @@ import socket
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -42,7 +41,8 @@ from .child import (
     write_frame,
 )
 from .effects import Effector
-from .memory import MIB, MemoryWatch, resident
+from .memory import MemoryWatch, resident
+from .upkeep import Upkeep
 from .verdict import Verdict, of_overrun
 
 log = logging.getLogger("lateack.processes")
@@ -67,17 +67,6 @@ class ChildUnusable(Exception):
         self.verdict = verdict
 
 
-@dataclass(frozen=True, slots=True)
-class Upkeep:
-    """What children may use and when they are replaced, memory in MiB; None is no limit."""
-
-    # For tasks that name no limit of their own. Above it, the child is killed.
-    memory_limit: float | None = None
-    # These two are looked at between jobs.
-    max_jobs: int | None = None
-    max_memory: float | None = None
-
-
 class Child:
     """One child process and its link."""
 
@@ -90,6 +79,8 @@ class Child:
         self.process = process
         # Whether it can take a job: it has none, and no reason to be killed.
         self.free = True
+        # Why it is to be replaced between two jobs.
+        self.worn: str | None = None
         # Bytes that it held before its first job.
         self.fresh = 0
         self._reader = reader
@@ -195,6 +186,11 @@ class Child:
             await self.process.wait()
 
 
+def _left_in(child: Child) -> int:
+    """Bytes that earlier jobs left in a child."""
+    return max(0, resident(child.process.pid) - child.fresh) if child.served else 0
+
+
 class ProcessPool:
     """At most `most` children of the application at `app_path`.
 
@@ -237,7 +233,9 @@ class ProcessPool:
         current = asyncio.current_task()
         assert current is not None
         active.wait(lambda reason: current.cancel())
+        active.queued = True
         async with self._child() as child:
+            active.queued = False
             if not await self._begin(active):
                 log.warning("job %s is no longer ours: it does not start here", active.job_id)
                 active.disown(Reason.LOST)
@@ -248,46 +246,30 @@ class ProcessPool:
         self, child: Child, active: Active, effector: Effector, order: Order
     ) -> Verdict:
         """Run a body within its memory. What earlier jobs left in the child is not held against
-        it; how much that can be, `_worn` says."""
-        limit, left = self._limit(active), self._left_in(child)
-        most = None if limit is None else limit + left
-        with self._memory.limit(child.process.pid, most) as watched:
-            try:
-                verdict = await child.run(active, effector, order)
-            except ChildDied:
-                if watched is None or watched.used is None or limit is None:
-                    raise
-                verdict = of_overrun(watched.used - left, limit)
-                log.warning(
-                    "job %s (%s): %s; its process is killed",
-                    active.job_id, active.job.task, verdict.message,
-                )  # fmt: skip
-                return verdict
-        if watched is not None and watched.used is not None:
-            # It was killed at the very moment when its body ended.
-            child.free = False
+        it; a child in which they left as much as the limit is replaced."""
+        limit = self._upkeep.limit(active.task.declared)
+        if limit is None:
+            verdict = await child.run(active, effector, order)
+        else:
+            left = _left_in(child)
+            with self._memory.limit(child.process.pid, limit + left) as watched:
+                try:
+                    verdict = await child.run(active, effector, order)
+                except ChildDied:
+                    if watched.used is None:
+                        raise
+                    verdict = of_overrun(watched.used - left, limit)
+                    log.warning(
+                        "job %s (%s): %s; its process is killed",
+                        active.job_id, active.job.task, verdict.message,
+                    )  # fmt: skip
+            if watched.used is not None:
+                # It may have been killed at the very moment when its body ended.
+                child.free = False
+        child.worn = self._upkeep.worn(
+            child.process.pid, served=child.served, fresh=child.fresh, limit=limit
+        )
         return verdict
-
-    def _limit(self, active: Active) -> int | None:
-        """Bytes that a body may use."""
-        declared = active.task.declared.memory_limit
-        limit = self._upkeep.memory_limit if declared is msgspec.UNSET else declared
-        return None if limit is None else int(limit * MIB)
-
-    def _left_in(self, child: Child) -> int:
-        """Bytes that earlier jobs left in a child."""
-        return max(0, resident(child.process.pid) - child.fresh) if child.served else 0
-
-    def _worn(self, child: Child) -> str | None:
-        """Why a child that has ended a job is not to be used again; None when it is."""
-        upkeep = self._upkeep
-        if upkeep.max_jobs is not None and child.served >= upkeep.max_jobs:
-            return f"has run {child.served} jobs"
-        if upkeep.max_memory is not None:
-            held = resident(child.process.pid)
-            if held > upkeep.max_memory * MIB:
-                return f"holds {held / MIB:.0f} MiB"
-        return None
 
     @asynccontextmanager
     async def _child(self) -> AsyncIterator[Child]:
@@ -303,8 +285,8 @@ class ProcessPool:
                     # Whatever it does now, nobody waits for it.
                     child.kill()
                     self._children.discard(child)
-                elif reason := self._worn(child):
-                    log.info("process %d %s and is replaced", child.process.pid, reason)
+                elif child.worn is not None:
+                    log.info("process %d %s and is replaced", child.process.pid, child.worn)
                     self._retire(child)
                 else:
                     self._idle.append(child)

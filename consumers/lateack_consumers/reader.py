@@ -17,9 +17,10 @@ from .slots import Slots
 
 log = logging.getLogger("lateack.reader")
 
-# Every tenth fetch begins with the lowest level, so that a flood of urgent jobs cannot starve the
-# others for ever (DEL-06): at least one fetch in ten is theirs.
-LOWEST_FIRST_EVERY = 10
+# Every tenth fetch begins with one of the lower levels, each in its turn, so that no flood of jobs
+# starves another level for ever (DEL-06). Were it always the lowest, a flood there and one on top
+# would together starve what lies between.
+LOWER_FIRST_EVERY = 10
 MOST = 500
 
 
@@ -109,6 +110,9 @@ class Reader:
 
     def _order(self) -> list[str]:
         self._fetches += 1
-        if self._fetches % LOWEST_FIRST_EVERY == 0:
-            return self._streams[::-1]
-        return self._streams
+        turn, rest = divmod(self._fetches, LOWER_FIRST_EVERY)
+        if rest:
+            return self._streams
+        *lower, highest = reversed(self._streams)
+        first = turn % len(lower)
+        return [*lower[first:], *lower[:first], highest]

@@ -57,18 +57,17 @@ class Reclaimer:
         while not loop.stopping:
             try:
                 for stream in self._cursors:
-                    await self._sweep(loop, stream)
+                    await self._sweep(stream)
             except GroupMissing:
                 # The reader makes it again.
                 pass
             except BrokerUnavailable as error:
                 log.debug("sweeping waits for the broker: %s", error)
-            loop.beat()
+            loop.beat(rest=self._interval * 1.3)
             await loop.pause(self._interval, jitter=0.3)
 
-    async def _sweep(self, loop: Loop, stream: str) -> None:
+    async def _sweep(self, stream: str) -> None:
         for _ in range(PAGES):
-            loop.beat()
             if not self._slots.free or self._ledger.postgres.settled_for < self._settle:
                 return
             cursor, entries, ghosts = await self._broker.take_over(

@@ -27,6 +27,7 @@ from lateack_core.settings import Settings
 from lateack_core.stream import Broker, BrokerUnavailable
 
 from .active import Active, Reason
+from .verdict import of_past_limit
 
 log = logging.getLogger("lateack.renewer")
 
@@ -65,15 +66,26 @@ class Renewer:
         # When the event loop last turned, by its own word.
         self._turned = time.monotonic()
         self._warned_at = 0.0
+        # When the ledger last answered everything that it was asked here.
+        self._answered = time.monotonic()
         self._failed: dict[UUID, float] = {}
 
     def start(self) -> None:
         self._thread.start()
 
+    def silence(self) -> None:
+        """Renew nothing more after the turn that is under way."""
+        self._stop.set()
+
     async def stop(self) -> None:
         """End the thread; leases are renewed until here."""
-        self._stop.set()
+        self.silence()
         await asyncio.to_thread(self._thread.join, 5.0)
+
+    @property
+    def silent_for(self) -> float:
+        """Seconds since a whole turn of the thread went well."""
+        return time.monotonic() - self._answered
 
     def turned(self) -> None:
         """The event loop turned; to be called from it, several times a second."""
@@ -86,8 +98,12 @@ class Renewer:
         while not self._stop.is_set():
             try:
                 asyncio.run(self._serve())
-            except Exception:
-                log.exception("the renewer failed and starts again")
+            except Exception as error:
+                self._troubles.warning(
+                    f"the renewer failed and starts again: {type(error).__name__}: {error}",
+                    time.monotonic(),
+                )
+                log.debug("the renewer", exc_info=True)
                 self._stop.wait(0.5)
 
     async def _serve(self) -> None:
@@ -120,6 +136,7 @@ class Renewer:
                 if now >= cancel_at:
                     cancel_at = now + CANCEL_INTERVAL
                     await self._look_for_cancellations(ledger)
+                    self._answered = time.monotonic()
             except LedgerUnavailable as error:
                 self._troubles.warning(f"the database is away, leases wait: {error}", now)
                 # Renew as soon as it is back: past their expiry, leases are ours until taken.
@@ -194,11 +211,20 @@ class Renewer:
             stack = "".join(traceback.format_stack(frame)[-6:]) if frame else ""
             log.warning(
                 "the event loop has been blocked for %.1f s; blocking code belongs in a def task. "
-                "Running: %s\n%s",
+                "%s\n%s",
                 lag,
-                ", ".join(sorted({a.job.task for a in list(self._actives.values())})),
+                self._who_blocks(),
                 stack,
             )
+
+    def _who_blocks(self) -> str:
+        """Who has the loop now; when that is a task of the body's own making, whoever it can be."""
+        current = asyncio.current_task(self._main_loop)
+        actives = list(self._actives.values())
+        for active in actives:
+            if current is not None and current.get_name() == active.name:
+                return f"It is blocked by {active.job.task}, job {active.job_id}"
+        return "Running: " + ", ".join(sorted({active.job.task for active in actives}))
 
     def _on_loop(self, call: Callable[[Reason], None], reason: Reason) -> None:
         try:
@@ -209,10 +235,5 @@ class Renewer:
 
 
 def _past_limit(active: Active) -> Failure:
-    return Failure(
-        active.job.owned,
-        "TimeLimitExceeded",
-        f"the time limit of {active.hard_limit:g} s was exceeded",
-        {"type": "TimeLimitExceeded", "time_limit": active.hard_limit},
-        None,
-    )
+    verdict = of_past_limit(active.hard_limit or 0.0)
+    return Failure(active.job.owned, verdict.code or "", verdict.message, verdict.info, None)

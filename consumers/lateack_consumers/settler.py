@@ -47,6 +47,7 @@ class Settler:
 
     async def complete(self, active: Active, verdict: Verdict) -> None:
         """Record the body's success."""
+        active.settle()
         success = Success(active.job.owned, verdict.result)
         try:
             moved = await self._until_answered(self._successes.put, success)
@@ -58,6 +59,7 @@ class Settler:
 
     async def fail(self, active: Active, verdict: Verdict) -> None:
         """Record the body's error; the ledger decides whether there is another attempt."""
+        active.settle()
         failure = Failure(
             active.job.owned,
             verdict.code or "Error",
@@ -74,11 +76,13 @@ class Settler:
 
     async def release(self, active: Active) -> None:
         """Hand the job back; no attempt is used up."""
+        active.settle()
         moved = await self._until_answered(self._releases.put, active.job.owned)
         await self._moved_away(active, moved)
 
     async def lose(self, active: Active) -> None:
         """The process that ran the body has died."""
+        active.settle()
         moved = await self._until_answered(self._losses.put, active.job.owned)
         await self._moved_away(active, moved)
 

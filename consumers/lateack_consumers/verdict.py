@@ -15,6 +15,7 @@ from lateack.tasks import Task
 MAX_CODE = 100
 MAX_MESSAGE = 1_000
 MAX_TRACE = 4_000
+MIB = 1024 * 1024
 
 _encode = msgspec.json.Encoder().encode
 
@@ -66,6 +67,24 @@ def of_error(task: Task[..., Any], error: BaseException, attempt: int) -> Verdic
 def of_bad_start(error: Exception) -> Verdict:
     """The verdict when the application cannot be loaded in a child process."""
     return _failure(type(error).__name__, f"the task's process could not start: {_words(error)}")
+
+
+def of_past_limit(limit: float) -> Verdict:
+    """The verdict when a body went on for longer than its hard limit, in seconds."""
+    verdict = _failure("TimeLimitExceeded", f"the time limit of {limit:g} s was exceeded")
+    verdict.info["time_limit"] = limit
+    return verdict
+
+
+def of_overrun(used: int, limit: int) -> Verdict:
+    """The verdict when a body used more memory than it may, both in bytes. It is the job's own
+    doing and would happen again, so there is no further attempt."""
+    verdict = _failure(
+        "MemoryLimitExceeded",
+        f"the body used {used / MIB:.0f} MiB of memory, {limit / MIB:.0f} MiB are allowed",
+    )
+    verdict.info |= {"memory_limit": limit / MIB, "memory_used": round(used / MIB, 1)}
+    return verdict
 
 
 def of_refused(error: Exception) -> Verdict:

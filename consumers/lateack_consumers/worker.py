@@ -19,16 +19,19 @@ from lateack.app import App
 from lateack.errors import DeclarationError
 from lateack.models import Job, Submission
 from lateack_core.ground import Ground, open_ground
+from lateack_core.health import health
 from lateack_core.identifiers import uuid7
 from lateack_core.jobs import Worker
 from lateack_core.postgres import LedgerUnavailable
-from lateack_core.process import Loop
+from lateack_core.process import STALLED_AFTER, Loop
 from lateack_core.registry import entries_of
 from lateack_core.settings import Settings
 
 from .acknowledger import Acknowledger
 from .active import Reason
+from .beginnings import Beginnings
 from .bodies import Threads
+from .cold import EXIT_LEFT_BEHIND, hand_back
 from .current import current_tenant
 from .dispatcher import Dispatcher
 from .effects import Effector
@@ -40,6 +43,7 @@ from .renewer import Renewer
 from .reporter import Reporter
 from .settler import Settler
 from .slots import Slots
+from .upkeep import Upkeep
 
 log = logging.getLogger("lateack.worker")
 
@@ -64,7 +68,16 @@ class WorkerProcess:
         )
         self.slots = Slots(slots)
         self.threads = Threads()
-        self.processes = ProcessPool(app_path, most=max(2, min(slots, os.cpu_count() or 1)))
+        self.processes = ProcessPool(
+            app_path,
+            most=settings.processes or max(2, min(slots, os.cpu_count() or 1)),
+            begin=Beginnings(ground.ledger).begin,
+            upkeep=Upkeep(
+                settings.process_memory_limit,
+                settings.process_max_jobs,
+                settings.process_max_memory,
+            ),
+        )
         self.acknowledger = Acknowledger(ground.broker)
         self.settler = Settler(
             ground.ledger, ground.broker, self.acknowledger, max_losses=settings.max_worker_losses
@@ -79,6 +92,7 @@ class WorkerProcess:
             Execution(self.settler, self.effector, self.threads, self.processes),
             worker_id=worker_id,
             lease=settings.lease,
+            max_losses=settings.max_worker_losses,
         )
         self.readers = [
             Reader(queue, ground.broker, self.slots, self.dispatcher, consumer=consumer)
@@ -120,11 +134,20 @@ class WorkerProcess:
         ground.loops.start("turns", self._turns)
         ground.loops.start("acknowledger", self.acknowledger.run)
         ground.loops.start("reporter", self.reporter.run)
-        self.fetching.append(
-            ground.loops.start("reclaimer", self.reclaimer.run, stalled_after=60.0)
-        )
+        self.fetching.append(ground.loops.start("reclaimer", self.reclaimer.run))
         for reader in self.readers:
             self.fetching.append(ground.loops.start(f"reader {reader.queue}", reader.run))
+
+    def troubles(self) -> list[str]:
+        """Why this worker should not be counted on, beyond what its loops tell."""
+        found = []
+        if self.dispatcher.trouble is not None:
+            found.append(f"jobs cannot be claimed: {self.dispatcher.trouble}")
+        if self.renewer.silent_for > STALLED_AFTER:
+            found.append("leases are not renewed")
+        if self.dispatcher.stopping:
+            found.append("draining")
+        return found
 
     async def drain(self, *, grace: float, hurry: asyncio.Event) -> None:
         """Stop reading, let jobs finish for `grace` seconds, hand the others back, say goodbye."""
@@ -137,6 +160,10 @@ class WorkerProcess:
         for reader in self.readers:
             await reader.wake()
         await self.dispatcher.started()
+        for active in list(self.dispatcher.actives.values()):
+            if active.queued:
+                # Others can begin it now (SHD-02).
+                active.interrupt(Reason.DRAIN)
         await _first(self.dispatcher.finished(grace), hurry.wait())
         if self.dispatcher.actives:
             log.warning("handing back %d jobs that did not finish", len(self.dispatcher.actives))
@@ -154,6 +181,23 @@ class WorkerProcess:
             await self.ground.ledger.remove_worker(self.record.worker_id)
         self.app.use_transport(None)
 
+    def end_cold(self) -> int:
+        """End every body at once and hand the jobs back; the exit code. For the main thread, which
+        must not go on afterwards."""
+        self.renewer.silence()
+        self.processes.kill()
+        count = hand_back(self.ground.settings, self.record.worker_id)
+        with contextlib.suppress(Exception):
+            # A log that was interrupted in the middle of a line may refuse another.
+            if count is not None:
+                log.warning("cold shutdown: %d jobs were handed back", count)
+            else:
+                log.error(
+                    "cold shutdown: the database did not take every job back; those that are left "
+                    "behind run again when their leases have ended"
+                )
+        return EXIT_LEFT_BEHIND if count is None else 0
+
     async def _leave_behind(self) -> None:
         """Bodies that ignore their interruption: their jobs go back, what they say is dropped."""
         self.settler.giving_up.set()
@@ -163,6 +207,8 @@ class WorkerProcess:
                 "left behind: job %s (%s) ignores its interruption", active.job_id, active.job.task
             )
             active.disown(Reason.DRAIN)
+        # Before anybody else can start them.
+        self.processes.kill()
         if stubborn:
             with contextlib.suppress(LedgerUnavailable):
                 await self.ground.ledger.release([active.job.owned for active in stubborn])
@@ -194,11 +240,13 @@ async def work(
     hurry: asyncio.Event,
     ready: Callable[[], None],
     also: Callable[[Ground], None] | None = None,
+    on_cold: Callable[[Callable[[], int]], None] | None = None,
 ) -> int:
     """Run a worker until `stop` is set, then drain it; `hurry` cuts the drain short.
 
     `slots` is how many jobs it has in hand at once. `also` may start further loops on the worker's
-    ground (the scheduler's, for -B). Returns the exit code.
+    ground (the scheduler's, for -B). `on_cold` is given the cold shutdown: it ends every body at
+    once, hands the jobs back and returns the exit code. Returns the exit code.
 
     Raises:
         DeclarationError: it cannot work as it was started.
@@ -209,25 +257,38 @@ async def work(
     if slots < 1:
         raise DeclarationError("a worker needs at least one slot (-c 1)")
     ground = await open_ground(settings, process="worker")
-    ground.start()
-    try:
-        if not await _until_fit(ground, stop):
+    worker: WorkerProcess | None = None
+
+    def troubles() -> list[str]:
+        return ground.troubles() + (["starting"] if worker is None else worker.troubles())
+
+    async with health(settings.health, troubles):
+        ground.start()
+        try:
+            if not await _until_fit(ground, stop):
+                return 0
+            worker = WorkerProcess(
+                ground,
+                app,
+                queues=queues,
+                slots=slots,
+                name=name or default_name(),
+                app_path=app_path,
+            )
+            if on_cold is not None:
+                on_cold(worker.end_cold)
+            await worker.start()
+            if also is not None:
+                also(ground)
+            log.info("ready: %d slots on %s", slots, ", ".join(queues))
+            ready()
+            await _first(stop.wait(), ground.unfit)
+            await worker.drain(grace=settings.grace, hurry=hurry)
+            if ground.unfit.done():
+                raise DeclarationError(ground.unfit.result())
             return 0
-        worker = WorkerProcess(
-            ground, app, queues=queues, slots=slots, name=name or default_name(), app_path=app_path
-        )
-        await worker.start()
-        if also is not None:
-            also(ground)
-        log.info("ready: %d slots on %s", slots, ", ".join(queues))
-        ready()
-        await _first(stop.wait(), ground.unfit)
-        await worker.drain(grace=settings.grace, hurry=hurry)
-        if ground.unfit.done():
-            raise DeclarationError(ground.unfit.result())
-        return 0
-    finally:
-        await ground.close()
+        finally:
+            await ground.close()
 
 
 async def _until_fit(ground: Ground, stop: asyncio.Event) -> bool:

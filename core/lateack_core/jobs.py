@@ -81,6 +81,8 @@ class Unclaimed:
     later: bool
     expired: bool
     cancelling: bool
+    # It has lost a worker, and one more loss would end it.
+    last_life: bool
     leased: bool
     worker_id: UUID | None
 
@@ -158,13 +160,17 @@ class Ledger:
         lease: float,
         tasks: Sequence[str],
         waiting: Sequence[str] = (),
+        max_losses: int | None = None,
     ) -> list[Claimed]:
         """Take jobs that are runnable and whose task is among `tasks`, for `lease` seconds.
 
         Bodies of the tasks in `waiting` do not start yet: until `begin` is called for such a job,
-        losing its worker costs it no attempt.
+        losing its worker costs it no attempt. With `max_losses`, jobs are left alone that have lost
+        a worker and that one more loss would end.
         """
-        rows = await self.postgres.fetch("claim_jobs", job_ids, worker_id, lease, tasks, waiting)
+        rows = await self.postgres.fetch(
+            "claim_jobs", job_ids, worker_id, lease, tasks, waiting, max_losses
+        )
         return [Claimed(*row) for row in rows]
 
     async def begin(self, owned: Sequence[Owned]) -> set[Owned]:
@@ -174,13 +180,11 @@ class Ledger:
         )
         return {Owned(*row) for row in rows}
 
-    async def held(self, worker_id: UUID) -> list[Owned]:
-        """Every job that is this worker's now, whether it knows or not."""
-        return [Owned(*row) for row in await self.postgres.fetch("held_jobs", worker_id)]
-
-    async def why_not_claimed(self, job_ids: Sequence[UUID]) -> list[Unclaimed]:
+    async def why_not_claimed(
+        self, job_ids: Sequence[UUID], *, max_losses: int = 3
+    ) -> list[Unclaimed]:
         """The state of jobs that a claim did not return."""
-        rows = await self.postgres.fetch("why_not_claimed", job_ids)
+        rows = await self.postgres.fetch("why_not_claimed", job_ids, max_losses)
         return [
             Unclaimed(
                 row["id"],
@@ -193,6 +197,7 @@ class Ledger:
                 row["later"],
                 bool(row["expired"]),
                 row["cancelling"],
+                row["last_life"],
                 bool(row["leased"]),
                 row["worker_id"],
             )
@@ -264,6 +269,17 @@ class Ledger:
         )
         return [Moved(*row) for row in rows]
 
+    async def release_all(self, worker_id: UUID) -> tuple[list[Moved], int]:
+        """Hand back every job that a worker holds, known to it or not; also returns how many are
+        left, since somebody has their rows locked."""
+        async with self.postgres.transaction() as transaction:
+            held = await transaction.fetch("held_jobs", worker_id)
+            free = await transaction.fetch("lock_free_jobs", [row["job_id"] for row in held])
+            rows = await transaction.fetch(
+                "release_jobs", [row["id"] for row in free], [row["fence"] for row in free]
+            )
+        return [Moved(*row) for row in rows], len(held) - len(free)
+
     async def defer(self, delays: dict[UUID, float]) -> None:
         """Publish pending jobs once more after so many seconds, for another worker."""
         await self.postgres.fetch("defer_jobs", list(delays), list(delays.values()))
@@ -303,6 +319,10 @@ class Ledger:
         )
 
     # -- the caller's moves and views -----------------------------------------------------
+
+    async def cancel_abandoned(self, most: int = 20) -> list[Moved]:
+        """Cancel what is left of groups that have failed, a few groups at a time."""
+        return [Moved(*r) for r in await self.postgres.fetch("cancel_abandoned", most)]
 
     async def cancel(self, tenant_id: str, job_ids: Sequence[UUID]) -> list[Moved]:
         """Cancel jobs and, with a workflow, its steps; terminal and foreign ones are left."""

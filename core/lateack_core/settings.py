@@ -15,7 +15,9 @@ from lateack.errors import DeclarationError
 from lateack.names import queue_problem
 
 # Patience that may be none at all; a loop without a pause would be none.
-_MAY_BE_ZERO = frozenset({"ledger_settle", "grace", "outbox_delay", "reconcile_grace"})
+_MAY_BE_ZERO = frozenset(
+    {"ledger_settle", "grace", "outbox_delay", "reconcile_grace", "retention", "retention_failed"}
+)
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,6 +44,14 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     # How long a stopping worker lets jobs finish before it hands them back.
     grace: float = 30.0
 
+    # For tasks with pool="process". As many children as there are processors, two at least.
+    processes: int | None = None
+    # MiB that a body may use when its task names no limit; what uses more is killed.
+    process_memory_limit: float | None = None
+    # A child is replaced after so many jobs, or when it holds more MiB between two of them.
+    process_max_jobs: int | None = None
+    process_max_memory: float | None = None
+
     # Fresh jobs are published by the process that accepted them; the relay takes over after this.
     outbox_delay: float = 2.0
     relay_interval: float = 0.5
@@ -54,11 +64,22 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     reconcile_interval: float = 30.0
     reconcile_grace: float = 60.0
 
+    # How long what has ended is kept: what failed for longer. 0 is for ever.
+    retention: float = 7 * 86_400.0
+    retention_failed: float = 30 * 86_400.0
+    audit_interval: float = 300.0
+
     # "" is no cap; "20" caps all queues together, "documents=20,default=500" each its own.
     max_pending: str = ""
 
     auth: Literal["header"] = "header"
     trust_tenant_header: bool = False
+
+    # Silence of this length is broken by a sign of life, before a proxy takes it for death.
+    stream_ping: float = 15.0
+
+    # host:port at which a worker or scheduler answers /livez and /readyz; empty: nowhere.
+    health: str = ""
 
     pool_size: int = 10
     # How many bodies of one worker can be inside of ctx.transaction() at once.
@@ -73,8 +94,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
                 0 < value < 1e9 or (field in _MAY_BE_ZERO and value == 0)
             ):
                 raise DeclarationError(
-                    f"{variable_of(field)} ({value:g}) must be seconds, more than 0"
+                    f"{variable_of(field)} ({value:g}) must be {_unit(field)}, more than 0"
                 )
+        for field in ("processes", "process_max_jobs"):
+            count = getattr(self, field)
+            if count is not None and count < 1:
+                raise DeclarationError(f"{variable_of(field)} ({count}) must be 1 or more")
         if self.lease < 3 * self.heartbeat:
             raise DeclarationError(
                 f"LATEACK_LEASE ({self.lease:g} s) must be at least three times LATEACK_HEARTBEAT "
@@ -99,6 +124,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     def gone_after(self) -> float:
         """Seconds without a sign of life after which a worker counts as gone."""
         return max(2 * self.lease, 3 * self.heartbeat)
+
+
+def _unit(field: str) -> str:
+    return "MiB" if "memory" in field else "seconds"
 
 
 def by_queue(text: str, variable: str) -> dict[str, float]:

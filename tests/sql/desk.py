@@ -173,7 +173,7 @@ class Desk:
     ) -> list[asyncpg.Record]:
         """The claim statement on a connection of the test's own."""
         rows: list[asyncpg.Record] = await connection.fetch(
-            query("claim_jobs"), job_ids, uuid7(), 30.0, ["t.work", "t.once"]
+            query("claim_jobs"), job_ids, uuid7(), 30.0, ["t.work", "t.once"], [], None
         )
         return rows
 

@@ -243,7 +243,7 @@ async def test_a_frozen_transaction_holds_nobody_up_for_long(desk: Desk) -> None
     began = time.monotonic()
     with pytest.raises(LedgerUnavailable):  # noqa: PT012
         async with desk.ground.postgres.transaction() as frozen:
-            await frozen.fetch("claim_jobs", [job], uuid7(), 30.0, ["t.work"])
+            await frozen.fetch("claim_jobs", [job], uuid7(), 30.0, ["t.work"], [], None)
             # Nothing is said here for as long as a stopped process says nothing.
             claimed = await asyncio.wait_for(desk.claim(job), 14)
             waited = time.monotonic() - began

@@ -3,6 +3,8 @@
 -- row meets the lease that was made meanwhile (its primary key) and gets nothing.
 -- $1 job ids  $2 worker  $3 lease in seconds  $4 the tasks this worker has
 -- $5 those of them whose bodies wait for something else before they start; begin_jobs tells when
+-- $6 losses that end a job: those are left that have lost a worker and that one more loss would end;
+--    null: they are taken too
 WITH free AS MATERIALIZED (
     SELECT id, fence, task FROM lateack.jobs
     WHERE id = ANY ($1::uuid[])
@@ -11,6 +13,7 @@ WITH free AS MATERIALIZED (
       AND (expires_at IS NULL OR expires_at > lateack.now())
       AND cancel_requested_at IS NULL
       AND task = ANY ($4::text[])
+      AND ($6::int4 IS NULL OR worker_losses = 0 OR (worker_losses + 1 < $6 AND attempt < max_retries))
     ORDER BY id FOR UPDATE
 ), leased AS (
     INSERT INTO lateack.leases (job_id, fence, worker_id, until, waiting)
