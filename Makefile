@@ -15,7 +15,7 @@ PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11; do \
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test check lint types architecture format pins clean
+.PHONY: help install demo test matrix mutants check lint types architecture format pins clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -28,6 +28,12 @@ demo: $(if $(wildcard $(INSTALLED)),$(INSTALLED),$(DEMO_INSTALLED)) ## start eve
 
 test: $(INSTALLED) ## run the whole suite; it starts the servers that it needs
 	@$(BIN)/python -m pytest $(ARGS)
+
+matrix: $(INSTALLED) ## the tests of delivery on every broker, PostgreSQL and Python that is supported
+	@$(BIN)/python -m tests.matrix $(ARGS)
+
+mutants: $(INSTALLED) ## take each guard out in turn, in a copy, and see some test fail
+	@$(BIN)/python -m tests.mutants $(ARGS)
 
 check: lint types architecture ## lint, types and architecture: what has to pass before a commit
 
@@ -58,7 +64,7 @@ pins: ## write the constraints anew for pyproject.toml; UPGRADE=1 takes newer re
 	@! grep -nE '://|^-' constraints.txt constraints-demo.txt
 
 clean: ## remove .venv, the caches and what the demo kept; data of `lateack up` stays
-	rm -rf $(VENV) $(PINS) dist build examples/documents/.data .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
+	rm -rf $(VENV) $(PINS) .matrix dist build examples/documents/.data .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 define need-python

@@ -61,6 +61,8 @@ class Part:
 class Signature(Part):
     """A task with arguments, not yet submitted."""
 
+    app: App
+
     def __init__(self, step: Step, app: App) -> None:
         self.step = step
         self.app = app

@@ -1,25 +1,26 @@
 """Real servers for the tests: one PostgreSQL and one broker for the whole run, a database and a
-namespace of its own for each test. Tests that kill or stop a server ask for `own_servers`.
+namespace of its own for each test. Tests that kill or stop a server ask for `own_servers`. Which
+servers these are is chosen in `servers.py`.
 """
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import shutil
 import tempfile
-import threading
 from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import asyncpg
 import pytest
 
-from lateack_cli.embedded import EmbeddedServers, Servers, embedded_servers
+from lateack_cli.embedded import EmbeddedServers, Servers
 from lateack_core.ground import Ground, open_ground
 from lateack_core.migrate import migrate
 from lateack_core.postgres import connect
 from lateack_core.settings import Settings
+from tests.servers import chosen_servers, kept_open, urls_of
 
 _numbers = itertools.count(1)
 
@@ -45,33 +46,16 @@ SHORT = {
 def servers() -> Iterator[Servers]:
     """One PostgreSQL with a migrated template database, and one broker, for the whole run."""
     directory = Path(tempfile.mkdtemp(prefix="lateack-tests-"))
-    ready = threading.Event()
-    found: list[Servers | BaseException] = []
-    loop = asyncio.new_event_loop()
-    stopping = asyncio.Event()
-
-    async def run() -> None:
-        try:
-            async with embedded_servers(directory, durable=False) as both:
-                await _make_template(both.database_url)
-                found.append(both.urls)
-                ready.set()
-                await stopping.wait()
-        except BaseException as error:
-            found.append(error)
-            ready.set()
-
-    thread = threading.Thread(target=loop.run_until_complete, args=(run(),), name="test servers")
-    thread.start()
-    ready.wait()
-    if isinstance(found[0], BaseException):
-        thread.join()
-        raise found[0]
-    yield found[0]
-    loop.call_soon_threadsafe(stopping.set)
-    thread.join()
-    loop.close()
+    with kept_open(_with_template(directory)) as both:
+        yield both
     shutil.rmtree(directory, ignore_errors=True)
+
+
+@asynccontextmanager
+async def _with_template(directory: Path) -> AsyncIterator[Servers]:
+    async with chosen_servers(directory) as both:
+        await _make_template(both.database_url)
+        yield urls_of(both)
 
 
 async def _make_template(url: str) -> None:
@@ -122,7 +106,7 @@ async def ground(settings: Settings) -> AsyncIterator[Ground]:
 @pytest.fixture
 async def own_servers(tmp_path: Path) -> AsyncIterator[EmbeddedServers]:
     """Servers for one test alone, with handles to stop, kill and start them; migrated."""
-    async with embedded_servers(tmp_path / "servers", durable=False) as both:
+    async with chosen_servers(tmp_path / "servers") as both:
         postgres = await connect(both.database_url, size=1)
         await migrate(postgres)
         await postgres.close()
@@ -132,8 +116,9 @@ async def own_servers(tmp_path: Path) -> AsyncIterator[EmbeddedServers]:
 @pytest.fixture
 def own_settings(own_servers: EmbeddedServers) -> Settings:
     """Settings with short timings on `own_servers`."""
+    urls = urls_of(own_servers)
     return Settings(
-        database_url=own_servers.database_url,
-        redis_url=own_servers.redis_url,
+        database_url=urls.database_url,
+        redis_url=urls.redis_url,
         **SHORT,  # type: ignore[arg-type]
     )

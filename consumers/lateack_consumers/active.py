@@ -12,6 +12,7 @@ from uuid import UUID
 from lateack.tasks import Task
 from lateack_core.jobs import Beat, Claimed
 from lateack_core.progress import Trail
+from lateack_core.stream import ProgressEntry
 
 
 class Reason(enum.Enum):
@@ -64,6 +65,8 @@ class Active:
     # What was reported and not yet told, and whether anything was told at all.
     unreported: bool = False
     announced: bool = False
+    # The event that is on its way to the broker, and whether it was taken is not known yet.
+    telling: ProgressEntry | None = None
     claimed_at: float = field(default_factory=time.monotonic)
     # How to reach the body: raises inside it where that can be done.
     _reach: Callable[[Reason], object] | None = None

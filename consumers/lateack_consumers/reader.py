@@ -66,7 +66,7 @@ class Reader:
         await self._connection.close()
 
     async def _turn(self, loop: Loop) -> None:
-        if not await self._slots.some(1.0):
+        if not await self._slots.some(1.0) or loop.stopping:
             return
         taken = self._slots.take(MOST)
         if not taken:
@@ -78,8 +78,8 @@ class Reader:
             self._slots.give(taken - len(entries))
         if entries:
             self._dispatcher.dispatch(entries)
-            return
-        await self._wait(loop)
+        elif not loop.stopping:
+            await self._wait(loop)
 
     async def _wait(self, loop: Loop) -> None:
         """Wait in the broker without holding a slot; hand back what comes when none is left."""

@@ -59,15 +59,14 @@ class Reporter:
         for active in jobs:
             if active.ours and (active.unreported or not active.announced):
                 kind = "progress" if active.unreported else "status"
-                entries.append(
-                    active.trail.next(
-                        kind,  # type: ignore[arg-type]
-                        "running",
-                        progress=active.progress,
-                        step=active.step,
-                        message=active.message,
-                    )
+                active.telling = active.trail.next(
+                    kind,  # type: ignore[arg-type]
+                    "running",
+                    progress=active.progress,
+                    step=active.step,
+                    message=active.message,
                 )
+                entries.append(active.telling)
                 active.unreported = False
                 active.announced = True
                 told.append(active)
@@ -79,6 +78,9 @@ class Reporter:
             for active, entry in zip(told, entries, strict=True):
                 active.unreported = active.unreported or entry.always
             raise
+        finally:
+            for active in told:
+                active.telling = None
         for active, entry, ok in zip(told, entries, taken, strict=True):
             if not ok:
                 active.trail.dropped(entry)

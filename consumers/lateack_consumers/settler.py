@@ -146,7 +146,9 @@ class Settler:
 
 def last_words(active: Active, moved: Moved) -> list[ProgressEntry]:
     """The events of an attempt's end: what was reported and not yet told, then the new state."""
-    entries = []
+    # One that is on its way is told again, under its own id, which the stream takes once: should
+    # nobody have watched when it came, somebody may by now, and would meet a hole.
+    entries = [] if active.telling is None else [active.telling]
     if active.unreported:
         entries.append(
             active.trail.next(

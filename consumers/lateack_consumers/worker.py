@@ -11,7 +11,7 @@ import contextlib
 import logging
 import os
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 from uuid import UUID
 
@@ -49,6 +49,9 @@ log = logging.getLogger("lateack.worker")
 
 # Bodies that were interrupted at the end of the grace period get this long to clean up.
 CLEAN_UP = 2.0
+# A fetch that is under way when the worker is to stop is waited for: longer than one waits in the
+# broker, since its wake-up may have come a moment too early.
+LAST_FETCH = 3.0
 
 
 class WorkerProcess:
@@ -121,14 +124,9 @@ class WorkerProcess:
         )
 
     async def start(self) -> None:
-        """Register the tasks and start reading.
-
-        Raises:
-            LedgerUnavailable
-        """
+        """Register the tasks, for as long as that takes, and start reading."""
         ground = self.ground
-        await ground.ledger.register_tasks(entries_of(self.app))
-        await ground.ledger.beat_worker(self.record)
+        await self._register()
         self.app.use_transport(self._submit)
         self.renewer.start()
         ground.loops.start("turns", self._turns)
@@ -137,6 +135,19 @@ class WorkerProcess:
         self.fetching.append(ground.loops.start("reclaimer", self.reclaimer.run))
         for reader in self.readers:
             self.fetching.append(ground.loops.start(f"reader {reader.queue}", reader.run))
+
+    async def _register(self) -> None:
+        """A database may answer reads and refuse writes; that passes, too (BRK-14)."""
+        pause = 0.2
+        while True:
+            try:
+                await self.ground.ledger.register_tasks(entries_of(self.app))
+                await self.ground.ledger.beat_worker(self.record)
+                return
+            except LedgerUnavailable as error:
+                log.warning("not ready: the tasks cannot be registered yet: %s", error)
+                await asyncio.sleep(pause)
+                pause = min(5.0, pause * 2)
 
     def troubles(self) -> list[str]:
         """Why this worker should not be counted on, beyond what its loops tell."""
@@ -159,6 +170,8 @@ class WorkerProcess:
             loop.retire()
         for reader in self.readers:
             await reader.wake()
+        # What a fetch that is under way brings would be claimed behind our back.
+        await asyncio.wait([loop.task for loop in self.fetching if loop.task], timeout=LAST_FETCH)
         await self.dispatcher.started()
         for active in list(self.dispatcher.actives.values()):
             if active.queued:
@@ -277,7 +290,8 @@ async def work(
             )
             if on_cold is not None:
                 on_cold(worker.end_cold)
-            await worker.start()
+            if not await _unless(stop, worker.start(), ground.unfit):
+                return 0
             if also is not None:
                 also(ground)
             log.info("ready: %d slots on %s", slots, ", ".join(queues))
@@ -297,6 +311,24 @@ async def _until_fit(ground: Ground, stop: asyncio.Event) -> bool:
     if ground.unfit.done():
         raise DeclarationError(ground.unfit.result())
     return not stop.is_set()
+
+
+async def _unless(
+    stop: asyncio.Event, work: Coroutine[Any, Any, None], unfit: asyncio.Future[str]
+) -> bool:
+    """Do `work`; false when told to stop before it was done.
+
+    Raises:
+        DeclarationError: a server turned out to be unfit meanwhile.
+    """
+    task = asyncio.ensure_future(work)
+    await _first(task, stop.wait(), unfit)
+    if unfit.done():
+        raise DeclarationError(unfit.result())
+    if not task.done() or task.cancelled():
+        return False
+    task.result()
+    return True
 
 
 async def _first(*waits: Awaitable[Any]) -> None:

@@ -40,7 +40,7 @@ class Leadership:
         try:
             while not loop.stopping:
                 await self.campaign()
-                loop.beat()
+                loop.beat(rest=self._ttl / 3)
                 await loop.pause(self._ttl / 3, jitter=0.1)
         finally:
             if loop.stopping:

@@ -37,6 +37,8 @@ _UNAVAILABLE = (
     asyncpg.ReadOnlySQLTransactionError,
     asyncpg.CannotConnectNowError,
 )
+# A statement that was prepared in one session and met in another, or by somebody else in this one.
+_MIXED_UP = (asyncpg.InvalidSQLStatementNameError, asyncpg.DuplicatePreparedStatementError)
 
 Row = asyncpg.Record
 Connection = asyncpg.pool.PoolConnectionProxy
@@ -61,8 +63,9 @@ class Duplicate(Exception):
 class Postgres:
     """A pool of connections to the ledger."""
 
-    def __init__(self, pool: asyncpg.Pool) -> None:
+    def __init__(self, pool: asyncpg.Pool, *, prepares: bool = True) -> None:
         self._pool = pool
+        self._prepares = prepares
         self._ok_since = time.monotonic()
 
     @property
@@ -152,16 +155,22 @@ class Postgres:
             await connection.execute(text, timeout=MIGRATION_TIMEOUT)
 
     async def check(self) -> None:
-        """Refuse a server that is too old.
+        """Refuse a server that is too old, and prepared statements through a pooler.
 
         Raises:
             LedgerUnfit, LedgerUnavailable
         """
         async with self._acquired() as connection:
             version = connection.get_server_version()
+            is_pooled = self._prepares and await _is_pooled(connection)
         if version.major < MINIMUM_VERSION:
             raise LedgerUnfit(
                 f"PostgreSQL {version.major} is too old: lateack needs {MINIMUM_VERSION} or newer"
+            )
+        if is_pooled:
+            raise LedgerUnfit(
+                "DATABASE_URL leads to a connection pooler, where prepared statements are lost or "
+                "mixed up; set LATEACK_PREPARED_STATEMENTS=0"
             )
 
     async def close(self) -> None:
@@ -264,6 +273,16 @@ class Transaction:
         await self._connection.execute(text, timeout=MIGRATION_TIMEOUT)
 
 
+async def _is_pooled(connection: Connection) -> bool:
+    """Whether somebody between us and the server shares its sessions out: the number that came with
+    the connection is then not that of the process that answers."""
+    try:
+        answers = await connection.fetchval("SELECT pg_backend_pid()")
+    except _MIXED_UP:
+        return True
+    return bool(answers != connection.get_server_pid())
+
+
 async def _nothing_to_reset(connection: Any) -> None:
     """Nothing of ours outlives its transaction, so the usual round trip for it is saved."""
 
@@ -296,6 +315,6 @@ async def connect(
             server_settings={"application_name": name},
             reset=None if lending else _nothing_to_reset,
         )
-        return Postgres(await pool)
+        return Postgres(await pool, prepares=prepared_statements)
     except (*_UNAVAILABLE, ValueError) as error:
         raise LedgerUnavailable(f"DATABASE_URL cannot be used: {error}") from error

@@ -28,8 +28,6 @@ from .progress import Hub
 
 log = logging.getLogger("lateack.progress")
 
-# Silence of this length is broken by a comment, before a proxy takes it for death.
-HEARTBEAT = 15.0
 # A client that takes nothing for this long is let go; it can come back with its last id.
 SEND_TIMEOUT = 10.0
 # It may take its close frame for so much longer; nothing is kept for it meanwhile.
@@ -66,15 +64,16 @@ async def stream_events(
     number = identifier(job_id)
     job = await find(ground, tenant, number)
     follower = Follower(hub, number, start, ended=job.ended)
-    return EventStream(hub, follower)
+    return EventStream(hub, follower, heartbeat=ground.settings.stream_ping)
 
 
 class EventStream:
     """An answer that goes on until the job ends, the client leaves or the process stops."""
 
-    def __init__(self, hub: Hub, follower: Follower) -> None:
+    def __init__(self, hub: Hub, follower: Follower, *, heartbeat: float) -> None:
         self._hub = hub
         self._follower = follower
+        self._heartbeat = heartbeat
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         follower = self._follower
@@ -99,7 +98,7 @@ class EventStream:
         ]
         await _in_time(send({"type": "http.response.start", "status": 200, "headers": headers}))
         await _send_part(send, b"retry: %d\n\n" % RETRY_MS)
-        async for batch in follow(self._follower, HEARTBEAT, first):
+        async for batch in follow(self._follower, self._heartbeat, first):
             await _send_part(send, b"".join(map(_sse, batch)) or b": nothing new\n\n")
         await _send_part(send, b"", more=False)
 
@@ -124,7 +123,7 @@ async def watch_one(
         with hub.watching(number, follower.sink):
             leaving = asyncio.create_task(_until_gone(socket.receive, follower))
             try:
-                async for batch in follow(follower, HEARTBEAT):
+                async for batch in follow(follower, ground.settings.stream_ping):
                     for told in batch:
                         await send_text(socket, told.text)
             finally:

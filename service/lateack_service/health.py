@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 from litestar import HttpMethod, Response, route
 from litestar.di import NamedDependency
@@ -14,14 +16,18 @@ from .problems import json_response
 class Readiness:
     """Reasons against sending requests here. It turns negative before anything is closed."""
 
-    def __init__(self, ground: Ground) -> None:
+    def __init__(self, ground: Ground, beside: Sequence[Ground] = ()) -> None:
         self._ground = ground
+        # Of what runs in the same process, such as a scheduler: it is of no use without it.
+        self._beside = beside
         self.registered = False
         self.stopping = False
 
     def reasons(self) -> list[str]:
         """One sentence each; empty when the process is ready."""
         found = self._ground.troubles()
+        for ground in self._beside:
+            found += [reason for reason in ground.troubles() if reason not in found]
         if not self.registered:
             found.append("the tasks of this service are not registered yet")
         if self.stopping and "stopping" not in found:

@@ -21,7 +21,7 @@ from lateack_core.ground import Ground
 from lateack_core.validation import Refused, invalid
 
 from .bodies import decode
-from .events import HEARTBEAT, AnySocket, Gone, close_after, close_for, follow, send_text
+from .events import AnySocket, Gone, close_after, close_for, follow, send_text
 from .following import Follower, place
 from .given import GroundGiven, HubGiven, TenancyGiven
 from .jobs import identifier
@@ -168,7 +168,7 @@ class Board:
     async def _follow(self, follower: Follower) -> None:
         try:
             with self._hub.watching(follower.job_id, follower.sink):
-                async for batch in follow(follower, HEARTBEAT):
+                async for batch in follow(follower, self._ground.settings.stream_ping):
                     for told in batch:
                         await self._send(told.text)
             if follower.sink.over == "gone":

@@ -13,7 +13,7 @@ from .problems import json_response
 
 class QueueView(msgspec.Struct):
     """A tenant's own live jobs in a queue. `oldest_age` is that of the oldest pending one, in
-    seconds; null when none is pending."""
+    seconds; null when none is pending. What is not in `counts` is 0; an empty queue has none."""
 
     queue: str
     counts: dict[str, int]
@@ -26,8 +26,12 @@ async def list_queues(
 ) -> Response[bytes]:
     """Counts by status. Other tenants' numbers are not among them."""
     views: dict[str, QueueView] = {}
-    for row in await ground.ledger.queue_counts(tenant):
-        view = views.setdefault(row["queue"], QueueView(row["queue"], {}, None))
+    known = [row["queue"] for row in await ground.ledger.tasks()]
+    rows = await ground.ledger.queue_counts(tenant)
+    for queue in [*known, *(row["queue"] for row in rows)]:
+        views[queue] = QueueView(queue, {}, None)
+    for row in rows:
+        view = views[row["queue"]]
         view.counts[row["status"]] = row["jobs"]
         if row["oldest"] is not None:
             view.oldest_age = max(0.0, row["oldest"])

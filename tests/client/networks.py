@@ -95,10 +95,23 @@ def _reply(say: Say) -> bytes:
 
 
 class Line:
-    """A TCP line to a server that can lose replies, be cut, and be down."""
+    """A TCP line to a server that can lose replies, be slow, be cut, be down, and lead elsewhere.
+
+    The server is a URL, of TCP or of a Unix socket (`unix:///path`).
+    """
 
     def __init__(self, target: str) -> None:
-        self._target = urlsplit(target)
+        # Where new connections lead.
+        self.target = target
+        # Seconds that everything takes, each way.
+        self.delay = 0.0
+        # Seconds without a word from the server after which a connection is closed, as proxies do.
+        self.patience: float | None = None
+        # How many were closed so; how many were open at once at most.
+        self.hung_up = 0
+        self.most = 0
+        # How many there were in all.
+        self.opened = 0
         self._server: asyncio.Server | None = None
         self._ends: set[asyncio.StreamWriter] = set()
         self._busy: set[asyncio.Task[None]] = set()
@@ -106,13 +119,27 @@ class Line:
         self.lose = 0
         self.lost = 0
         self.down = False
-        # Called with whatever the server says.
+        # Called with whatever the server says; what it says instead.
         self.overhear: Callable[[bytes], None] = lambda _: None
+        self.change: Callable[[bytes], bytes] = lambda said: said
+
+    @property
+    def port(self) -> int:
+        assert self._server is not None
+        port: int = self._server.sockets[0].getsockname()[1]
+        return port
 
     @property
     def url(self) -> str:
-        assert self._server is not None
-        return f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+        """The line itself, for HTTP."""
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def redis_url(self) -> str:
+        """The line itself, for a broker, with the password of the target's URL."""
+        parts = urlsplit(self.target)
+        password = f":{parts.password}@" if parts.password else ""
+        return f"redis://{password}127.0.0.1:{self.port}/0"
 
     async def open(self) -> None:
         """Begin to listen."""
@@ -138,13 +165,13 @@ class Line:
             writer.transport.abort()
             return
         try:
-            far_reader, far_writer = await asyncio.open_connection(
-                self._target.hostname, self._target.port
-            )
+            far_reader, far_writer = await self._reach()
         except OSError:
             writer.transport.abort()
             return
         self._ends |= {writer, far_writer}
+        self.opened += 1
+        self.most = max(self.most, len(self._ends) // 2)
         ways = [
             asyncio.create_task(self._carry(reader, far_writer)),
             asyncio.create_task(self._carry_back(far_reader, writer)),
@@ -156,22 +183,47 @@ class Line:
             self._ends.discard(end)
         self._busy.difference_update(ways)
 
+    async def _reach(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        parts = urlsplit(self.target)
+        if parts.scheme == "unix":
+            return await asyncio.open_unix_connection(parts.path)
+        return await asyncio.open_connection(parts.hostname, parts.port)
+
     async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(OSError):
             while data := await reader.read(65_536):
-                writer.write(data)
+                self._say(writer, data)
                 await writer.drain()
 
     async def _carry_back(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(OSError):
-            while data := await reader.read(65_536):
+            while data := await self._hear(reader):
                 if self.lose:
                     self.lose -= 1
                     self.lost += 1
                     return
                 self.overhear(data)
-                writer.write(data)
+                self._say(writer, self.change(data))
                 await writer.drain()
+
+    async def _hear(self, reader: asyncio.StreamReader) -> bytes:
+        try:
+            return await asyncio.wait_for(reader.read(65_536), self.patience)
+        except TimeoutError:
+            self.hung_up += 1
+            return b""
+
+    def _say(self, writer: asyncio.StreamWriter, data: bytes) -> None:
+        if not self.delay:
+            writer.write(data)
+            return
+        # Late, and in order: what is said meanwhile is on its way as well.
+        asyncio.get_running_loop().call_later(self.delay, _say_if_open, writer, data)
+
+
+def _say_if_open(writer: asyncio.StreamWriter, data: bytes) -> None:
+    if not writer.transport.is_closing():
+        writer.write(data)
 
 
 @contextlib.asynccontextmanager

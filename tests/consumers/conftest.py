@@ -29,9 +29,8 @@ class Caller:
         self.ground = ground
 
     async def submit(self, task: str, *args: Any, **options: Any) -> Job:
-        submission = Submission(
-            task=f"tests.consumers.tasks_under_test.{task}", args=list(args), **options
-        )
+        name = task if "." in task else f"tests.consumers.tasks_under_test.{task}"
+        submission = Submission(task=name, args=list(args), **options)
         return (await self.ground.submissions.accept("default", submission)).job
 
     async def job(self, job_id: UUID) -> Job:

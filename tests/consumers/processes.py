@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 
 from lateack_core.settings import Settings, environment_of
@@ -46,30 +46,42 @@ class Process:
 
 
 @asynccontextmanager
-async def lateack(
-    settings: Settings, log: Path, *words: str, **environ: str
-) -> AsyncIterator[Process]:
-    """Run a verb of the command line until the block ends; killed then, if it still runs."""
+async def process(environ: dict[str, str], log: Path, *words: str) -> AsyncIterator[Process]:
+    """Run a program until the block ends; killed then, if it still runs."""
     with log.open("ab") as file:
-        process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "lateack_cli", *words,
-            cwd=ROOT, env={**os.environ, **environment_of(settings), **environ},
+        started = await asyncio.create_subprocess_exec(
+            *words,
+            cwd=ROOT, env={**os.environ, **environ},
             stdin=asyncio.subprocess.DEVNULL, stdout=file, stderr=file,
         )  # fmt: skip
-    running = Process(process, log)
+    running = Process(started, log)
     try:
         yield running
     finally:
         await running.kill()
 
 
+def lateack(
+    settings: Settings, log: Path, *words: str, **environ: str
+) -> AbstractAsyncContextManager[Process]:
+    """Run a verb of the command line, likewise."""
+    command = (sys.executable, "-m", "lateack_cli", *words)
+    return process({**environment_of(settings), **environ}, log, *command)
+
+
 @asynccontextmanager
 async def worker_process(
-    settings: Settings, log: Path, *, slots: int = 10, more: tuple[str, ...] = ()
+    settings: Settings,
+    log: Path,
+    *,
+    slots: int = 10,
+    more: tuple[str, ...] = (),
+    app_path: str = APP_PATH,
+    **environ: str,
 ) -> AsyncIterator[Process]:
     """A worker, from the moment it is ready."""
-    words = ("worker", "-A", APP_PATH, "-c", str(slots), "-Q", "q", *more)
-    async with lateack(settings, log, *words) as process:
+    words = ("worker", "-A", app_path, "-c", str(slots), "-Q", "q", *more)
+    async with lateack(settings, log, *words, **environ) as process:
         for _ in range(2000):
             if log.exists() and f"ready: {slots} slots" in log.read_text():
                 break

@@ -42,8 +42,8 @@ async def test_a_killed_workers_job_is_finished_by_another(
     async with worker_process(settings, tmp_path / "a.log") as first:
         job = await caller.submit("slow", str(effects), 1.0)
         await until(lambda: starts(effects))
+        await first.kill()
         async with worker_process(settings, tmp_path / "b.log"):
-            await first.kill()
             # One lease plus one scan, and the pauses of a busy machine on top.
             ended = await caller.until(
                 job.job_id, within=settings.lease + settings.reclaim_idle + 8

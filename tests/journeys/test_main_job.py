@@ -118,7 +118,9 @@ async def test_stale_pending_jobs_are_cleaned_up_and_free_the_queue(
 
         stale = [await submit() for _ in range(20)]
         assert {reply.status_code for reply in stale} == {202}
-        assert (await submit()).status_code == 503
+        refused = await submit()
+        assert (refused.status_code, refused.json()["type"]) == (503, "queue-full")
+        assert int(refused.headers["Retry-After"]) >= 1
         # Two replicas of the scheduler; which of them leads makes no difference.
         async with (
             lateack(capped, tmp_path / "s1.log", "scheduler"),

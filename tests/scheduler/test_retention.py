@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
+from typing import Any
+from uuid import UUID
 
 import msgspec
 
@@ -20,7 +22,7 @@ def keeping(ground: Ground, well: float, badly: float) -> Settings:
     return msgspec.structs.replace(ground.settings, retention=well, retention_failed=badly)
 
 
-async def ended(desk: Desk, *, failed: bool = False, **options: object) -> object:
+async def ended(desk: Desk, *, failed: bool = False, **options: Any) -> UUID:
     job = await desk.submit(max_retries=0, **options)
     owned = await desk.run(job)
     if failed:
@@ -42,9 +44,8 @@ async def test_each_outcome_has_its_own_age(desk: Desk) -> None:
     assert await prune(desk.ground, term) == 1
     assert await desk.count("jobs", f"id = '{well}'") == 0
     assert await desk.count("results") == 1
-    assert await desk.statuses([badly, fresh, pending, running]) == [  # type: ignore[list-item]
-        "failed", "succeeded", "pending", "running",
-    ]  # fmt: skip
+    left = await desk.statuses([badly, fresh, pending, running])
+    assert left == ["failed", "succeeded", "pending", "running"]
     await desk.pass_time(31 * DAY)
     assert await prune(desk.ground, term) == 2
     assert await desk.count("jobs") == 2

@@ -99,8 +99,9 @@ async def test_watching_goes_on_while_the_broker_is_down(
 
                 await eventually(lambda: _without_error(again))
                 seen = await until_progress(socket, 20.0)
-                # This broker keeps nothing: what it lost is a gap or was never its own.
-                assert seen[-1].id == "1-2"
+                # This broker keeps nothing: what it lost is a gap or was never its own. A try that
+                # failed has used up its number.
+                assert int(seen[-1].id.removeprefix("1-")) >= 2
                 await worker.complete(claimed)
                 await worker.tell(trail, "status", "succeeded")
                 events, code = await until_closed(socket)

@@ -199,7 +199,6 @@ async def test_an_unknown_task_is_put_back(desk: Desk) -> None:
     await desk.publish()
     assert await desk.ledger.claim([job], uuid7(), lease=30, tasks=["t.other"]) == []
     await desk.ledger.defer({job: 5.0})
-    await desk.ledger.defer({job: 5.0})
     assert await desk.count("outbox") == 1
     row = await desk.row(job)
     assert (row["status"], row["attempt"]) == ("pending", 0)

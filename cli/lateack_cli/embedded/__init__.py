@@ -20,6 +20,7 @@ if sys.platform == "win32":
         "lateack runs servers of its own on Linux and macOS only: set DATABASE_URL and REDIS_URL."
     )
 
+from lateack_cli.embedded.binaries import Programs
 from lateack_cli.embedded.errors import EmbeddedError
 from lateack_cli.embedded.process import EmbeddedServer, LostServer
 from lateack_cli.embedded.servers import EmbeddedServers, Servers, embedded_servers
@@ -29,6 +30,7 @@ __all__ = [
     "EmbeddedServer",
     "EmbeddedServers",
     "LostServer",
+    "Programs",
     "Servers",
     "embedded_servers",
 ]

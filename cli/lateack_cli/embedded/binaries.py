@@ -10,11 +10,20 @@ import asyncio
 import os
 import re
 import shutil
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
 from lateack_cli.embedded.account import Account, may_enter
 from lateack_cli.embedded.errors import EmbeddedError
+
+
+@dataclass(frozen=True)
+class Programs:
+    """Server programs to run instead of those of the wheels; None: the wheel's."""
+
+    broker: Path | None = None  # valkey-server or redis-server
+    postgres: Path | None = None  # the folder of postgres and initdb
 
 
 def valkey_server() -> Path:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+from collections.abc import Mapping
 from pathlib import Path
 from signal import SIGTERM
 
@@ -18,13 +19,20 @@ CANDIDATE_PORTS = range(23000, 30000)
 STOP_STEPS = ((SIGTERM, 20.0),)
 
 
-def broker_server(place: DataDirectory, *, durable: bool, port: int | None) -> EmbeddedServer:
+def broker_server(
+    place: DataDirectory,
+    *,
+    durable: bool,
+    port: int | None,
+    binary: Path | None = None,
+    options: Mapping[str, str] | None = None,
+) -> EmbeddedServer:
     """A broker on `<data>/broker`, not started.
 
-    With `port` (0: any free one) it also listens on loopback, with a password. Raises EmbeddedError
-    when its program is missing.
+    With `port` (0: any free one) it also listens on loopback, with a password. `options` are
+    further lines of its settings. Raises EmbeddedError when its program is missing.
     """
-    binary = valkey_server()
+    binary = binary or valkey_server()
     folder = place.top / "broker"
     folder.mkdir(mode=0o700, exist_ok=True)
     socket = place.room / "valkey.sock"
@@ -37,7 +45,9 @@ def broker_server(place: DataDirectory, *, durable: bool, port: int | None) -> E
         socket.unlink(missing_ok=True)
         settings.unlink(missing_ok=True)
         settings.touch(mode=0o600)
-        settings.write_text(_settings(socket, durable=durable, port=number, password=password))
+        text = _settings(socket, durable=durable, port=number, password=password)
+        more = (f"{name} {value}\n" for name, value in (options or {}).items())
+        settings.write_text(text + "".join(more))
 
     async def ready() -> bool:
         return await _answers(socket, password)

@@ -34,6 +34,7 @@ TUNABLE = {
     "max_parallel_workers_per_gather": "0",
     "max_parallel_maintenance_workers": "0",
 }
+BUILTIN_LOCALE = ("--locale-provider=builtin", "--builtin-locale=C.UTF-8")  # since PostgreSQL 17
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,9 @@ class Installation:
         return (str(self.programs / program), *words, "-D", where, *chain(*chosen))
 
 
-async def installation_for(place: DataDirectory, cluster: Path) -> Installation:
+async def installation_for(
+    place: DataDirectory, cluster: Path, chosen: Path | None = None
+) -> Installation:
     """The programs and the user to run `cluster` with. Raises EmbeddedError when there are none."""
     account = account_for(place.top, cluster)
     if account is not None and sys.platform != "linux" and not may_enter(account, place.top):
@@ -65,9 +68,9 @@ async def installation_for(place: DataDirectory, cluster: Path) -> Installation:
             f"{place.top}. Choose a data directory below /var or /tmp, or start lateack as an "
             "ordinary user."
         )
-    shipped = postgres_programs()
-    major = await postgres_major(shipped)
-    programs = await within_reach(account, shipped, place.room / "programs")
+    found = chosen or postgres_programs()
+    major = await postgres_major(found)
+    programs = await within_reach(account, found, place.room / "programs")
     return Installation(programs, major, account)
 
 
@@ -102,6 +105,7 @@ async def make_cluster(
         await asyncio.to_thread(shutil.rmtree, unfinished, ignore_errors=True)
     draft = Path(tempfile.mkdtemp(prefix="postgres.new-", dir=place.top))
     give(installation.account, draft)
+    takes_settings = installation.major >= 16
     choices = (
         f"--username={NAME}",
         "--auth-local=peer",  # rules of our own replace these at every start
@@ -109,15 +113,17 @@ async def make_cluster(
         "--encoding=UTF8",
         # PostgreSQL's own collation: the same order on every machine, whatever its C library.
         "--locale=C",
-        "--locale-provider=builtin",
-        "--builtin-locale=C.UTF-8",
+        *(BUILTIN_LOCALE if installation.major >= 17 else ()),
         "--no-instructions",
         *(() if durable else ("--no-sync",)),
-        *(f"--set={name}={value}" for name, value in TUNABLE.items()),
+        *(f"--set={name}={value}" for name, value in TUNABLE.items() if takes_settings),
     )
     log = place.log("postgres")
     initdb = installation.command("initdb", draft, *choices)
     await _run(initdb, draft, log, installation.account)
+    if not takes_settings:
+        with (draft / "postgresql.conf").open("a") as configuration:
+            configuration.writelines(f"{name} = '{value}'\n" for name, value in TUNABLE.items())
     # Before the cluster gets its name, so that one that has it always holds the database.
     single = installation.command("postgres", draft, "--single", settings={"exit_on_error": "on"})
     statement = f"CREATE DATABASE {NAME}\n"

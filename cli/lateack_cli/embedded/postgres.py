@@ -28,7 +28,12 @@ STOP_STEPS = ((SIGINT, 30.0), (SIGQUIT, 10.0))
 
 
 async def postgres_server(
-    place: DataDirectory, *, durable: bool, port: int | None, progress: Callable[[str], None]
+    place: DataDirectory,
+    *,
+    durable: bool,
+    port: int | None,
+    progress: Callable[[str], None],
+    programs: Path | None = None,
 ) -> EmbeddedServer:
     """A PostgreSQL on `<data>/postgres`, made when missing, not started.
 
@@ -37,7 +42,7 @@ async def postgres_server(
     """
     us = own_name()
     cluster = place.top / "postgres"
-    installation = await installation_for(place, cluster)
+    installation = await installation_for(place, cluster, programs)
     account = installation.account
     if cluster.exists():
         check_cluster(cluster, installation)
@@ -49,7 +54,8 @@ async def postgres_server(
     sockets = place.room / "postgres"
     sockets.mkdir(mode=0o700)
     give(account, sockets)
-    rules = _write_rules(place.room, us)
+    # Until PostgreSQL 16 a map of users names each role.
+    rules = _write_rules(place.room, us, "all" if installation.major >= 16 else NAME)
     number = SOCKET_PORT if port is None else loopback_port(port, CANDIDATE_PORTS)
     password = secrets.token_hex(16)
     # The password is for TCP only; it is new in every launcher, so none is kept anywhere.
@@ -95,20 +101,20 @@ async def postgres_server(
     )
 
 
-def _write_rules(room: Path, us: str) -> dict[str, str]:
+def _write_rules(room: Path, us: str, roles: str) -> dict[str, str]:
     """Say who may connect; returns the settings that name the files.
 
-    Over the socket: the launcher's own user alone, for whom the kernel vouches, as any role and
-    without a password. The socket's folder is closed to others besides, but a PostgreSQL started
-    by root shares its user with whatever else runs as `nobody`. Over TCP, when it is on: whoever
-    has a password.
+    Over the socket: the launcher's own user alone, for whom the kernel vouches, as any of `roles`
+    and without a password. The socket's folder is closed to others besides, but a PostgreSQL
+    started by root shares its user with whatever else runs as `nobody`. Over TCP, when it is on:
+    whoever has a password.
     """
     texts = {
         "hba_file": (
             "pg_hba.conf",
             "local all all peer map=launcher\nhost all all 127.0.0.1/32 scram-sha-256\n",
         ),
-        "ident_file": ("pg_ident.conf", f'launcher "{us}" all\n'),
+        "ident_file": ("pg_ident.conf", f'launcher "{us}" {roles}\n'),
     }
     settings = {}
     for name, (file, text) in texts.items():

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from lateack_cli.embedded.binaries import Programs
 from lateack_cli.embedded.broker import broker_server
 from lateack_cli.embedded.directory import claimed
 from lateack_cli.embedded.errors import EmbeddedError
@@ -91,26 +92,41 @@ async def embedded_servers(
     durable: bool = True,
     postgres_port: int | None = None,
     broker_port: int | None = None,
+    programs: Programs | None = None,
+    broker_options: Mapping[str, str] | None = None,
     progress: Callable[[str], None] = lambda _: None,
 ) -> AsyncIterator[EmbeddedServers]:
     """Run PostgreSQL and Valkey on `data_dir` until the block ends; both answer when it begins.
 
     They listen on Unix sockets only, and on loopback TCP too where a port is given (0: any free
     one; such a URL holds a password). With `durable=False`, for directories that are thrown away,
-    what was acknowledged outlives a kill of the servers but not a power cut. `progress` is told
-    what takes longer than a moment. The calling thread must outlive the block (see `spawn`).
+    what was acknowledged outlives a kill of the servers but not a power cut. `programs` are run
+    instead of those that come with the packages, and `broker_options` are further settings of the
+    broker. `progress` is told what takes longer than a moment. The calling thread must outlive the
+    block (see `spawn`).
 
     Raises EmbeddedError when the directory is in use or a server does not start; what was started
     is stopped then.
     """
+    programs = programs or Programs()
     with claimed(data_dir) as place:
         ours: dict[str, EmbeddedServer] = {}
         try:
             if broker:
-                ours["broker"] = broker_server(place, durable=durable, port=broker_port)
+                ours["broker"] = broker_server(
+                    place,
+                    durable=durable,
+                    port=broker_port,
+                    binary=programs.broker,
+                    options=broker_options,
+                )
             if postgres:
                 ours["postgres"] = await postgres_server(
-                    place, durable=durable, port=postgres_port, progress=progress
+                    place,
+                    durable=durable,
+                    port=postgres_port,
+                    progress=progress,
+                    programs=programs.postgres,
                 )
         except OSError as error:
             raise EmbeddedError(f"Cannot prepare {place.top}: {error}.") from error

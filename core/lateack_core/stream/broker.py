@@ -11,26 +11,24 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from redis.asyncio.retry import Retry
-from redis.backoff import ExponentialWithJitterBackoff
 from redis.exceptions import ResponseError
 
+from . import scripts
 from .connection import (
     GROUP,
     BrokerUnavailable,
     BrokerUnfit,
     Entry,
-    client,
+    lost,
     pairs,
     text_of,
-    translated,
 )
+from .door import Door
 from .reader import BlockingReader
 
 log = logging.getLogger("lateack.broker")
 
 LEVELS = 4
-COMMAND_TIMEOUT = 5.0
 PROGRESS_KEPT = 3600.0
 PROGRESS_KEPT_AFTER_END = 300.0
 PROGRESS_MAXLEN = 1000
@@ -54,43 +52,6 @@ class ProgressEntry(NamedTuple):
     last: bool
 
 
-# Take at most ARGV[3] new entries, in the order of KEYS. BLOCK is not allowed in a script.
-_READ = """
-local left = tonumber(ARGV[3])
-local taken = {}
-for _, key in ipairs(KEYS) do
-  if left <= 0 then break end
-  local reply = redis.call(
-    'XREADGROUP', 'GROUP', ARGV[1], ARGV[2], 'COUNT', left, 'STREAMS', key, '>')
-  if reply then
-    local entries = reply[1][2]
-    left = left - #entries
-    taken[#taken + 1] = {key, entries}
-  end
-end
-return taken
-"""
-# XACK before XDEL, as one step: a crash in between would leave an entry that is pending for ever.
-_ACK = """
-local acked = redis.call('XACK', KEYS[1], ARGV[1], unpack(ARGV, 2))
-redis.call('XDEL', KEYS[1], unpack(ARGV, 2))
-return acked
-"""
-# A consumer that still owns something must not go: its entries would be lost to the group.
-_REMOVE_IDLE = """
-local removed = 0
-for _, info in ipairs(redis.call('XINFO', 'CONSUMERS', KEYS[1], ARGV[1])) do
-  local c = {}
-  for i = 1, #info, 2 do c[info[i]] = info[i + 1] end
-  if c['pending'] == 0 and c['idle'] >= tonumber(ARGV[2]) then
-    redis.call('XGROUP', 'DELCONSUMER', KEYS[1], ARGV[1], c['name'])
-    removed = removed + 1
-  end
-end
-return removed
-"""
-
-
 def level_of(priority: int) -> int:
     """The stream of a priority: 0 to 9 in four levels, higher first."""
     return priority * LEVELS // 10
@@ -106,17 +67,13 @@ class Broker:
     """A pool of connections for commands; blocking readers have connections of their own."""
 
     def __init__(self, url: str, *, namespace: str = "lateack", size: int = 20) -> None:
-        self._url = url
         self.namespace = namespace
-        self._redis = client(
-            url,
-            size,
-            socket_timeout=COMMAND_TIMEOUT,
-            retry=Retry(ExponentialWithJitterBackoff(0.5, 0.05), 1),
-        )
-        self._read = self._redis.register_script(_READ)
-        self._ack = self._redis.register_script(_ACK)
-        self._remove_idle = self._redis.register_script(_REMOVE_IDLE)
+        self._door = Door(url, size)
+        self._redis = self._door.commands
+        self._read = self._redis.register_script(scripts.READ)
+        self._ack = self._redis.register_script(scripts.ACK)
+        self._remove_idle = self._redis.register_script(scripts.REMOVE_IDLE)
+        self._delivered = self._redis.register_script(scripts.DELIVERED)
 
     # -- keys -----------------------------------------------------------------------------
 
@@ -140,27 +97,15 @@ class Broker:
         Raises:
             BrokerUnfit, BrokerUnavailable
         """
-        info = await self._run(self._redis.info())
-        name = "Valkey" if "valkey_version" in info else "Redis"
-        version = str(info.get("valkey_version") or info["redis_version"])
-        if tuple(int(part) for part in version.split(".")[:2]) < (
-            (8, 0) if name == "Valkey" else (6, 2)
-        ):
-            raise BrokerUnfit(f"{name} {version} is too old: lateack needs Redis 6.2 or Valkey 8.0")
-        # Read from INFO, since CONFIG is often forbidden.
-        policy = info.get("maxmemory_policy", "noeviction")
-        if policy != "noeviction":
-            raise BrokerUnfit(
-                f"the broker evicts data under memory pressure (maxmemory-policy is {policy}); "
-                "set maxmemory-policy to noeviction"
-            )
+        for info in await self._door.information():
+            _refuse_unfit(info, cluster=self._door.cluster)
 
     async def ping(self) -> None:
         """Raises BrokerUnavailable when there is no answer."""
         await self._run(self._redis.ping())
 
     async def close(self) -> None:
-        await self._redis.aclose()
+        await self._door.close()
 
     # -- queues ---------------------------------------------------------------------------
 
@@ -247,15 +192,21 @@ class Broker:
 
     async def ghosts(self, stream: str, consumer: str, most: int = 100) -> list[str]:
         """This consumer's pending entries that no longer exist (deleted while pending)."""
-        pending = await self._run(
-            self._redis.xpending_range(stream, GROUP, "-", "+", most, consumer)
-        )
-        ids = [row["message_id"] for row in pending]
-        pipe = self._redis.pipeline(transaction=False)
-        for entry_id in ids:
-            pipe.xrange(stream, entry_id, entry_id)
-        found = await self._run(pipe.execute()) if ids else []
-        return [entry_id for entry_id, rows in zip(ids, found, strict=True) if not rows]
+        gone: list[str] = []
+        after = "-"
+        while True:
+            pending = await self._run(
+                self._redis.xpending_range(stream, GROUP, after, "+", most, consumer)
+            )
+            if not pending:
+                return gone
+            ids = [row["message_id"] for row in pending]
+            after = f"({ids[-1]}"
+            pipe = self._redis.pipeline(transaction=False)
+            for entry_id in ids:
+                pipe.xrange(stream, entry_id, entry_id)
+            found = await self._run(pipe.execute())
+            gone += [entry_id for entry_id, rows in zip(ids, found, strict=True) if not rows]
 
     async def remove_idle_consumers(self, stream: str, idle: float) -> int:
         """Forget consumers that own nothing and were idle for `idle` seconds; says how many."""
@@ -270,23 +221,14 @@ class Broker:
         Whatever was added before has been delivered too. None when there is no such stream or
         group, so that nothing in it has been delivered and nothing can be: all was lost.
         """
-        pipe = self._redis.pipeline(transaction=False)
-        pipe.xlen(stream)
-        pipe.xinfo_groups(stream)
-        pipe.time()
-        length, groups, (seconds, micros) = await self._run(pipe.execute(raise_on_error=False))
-        if isinstance(groups, ResponseError):
+        reply = await self._run(self._delivered(keys=[stream], args=[GROUP]))
+        if reply is None:
             return None
-        for reply in (length, groups):
-            if isinstance(reply, Exception):
-                raise BrokerUnavailable(str(reply))
-        group = next((g for g in groups if g["name"] == GROUP), None)
-        if group is None:
-            return None
-        if length - group["pending"] <= 0:
+        undelivered, delivered, seconds, micros = reply
+        if undelivered <= 0:
             return 0.0
-        delivered = int(str(group["last-delivered-id"]).partition("-")[0])
-        return max(0.0, float(seconds) + float(micros) / 1e6 - delivered / 1000)
+        added = int(str(delivered).partition("-")[0]) / 1000
+        return max(0.0, float(seconds) + float(micros) / 1e6 - added)
 
     async def mark(self, queue: str, text: str) -> str | None:
         """Leave a mark beside a queue's streams; returns the one before, None when there is none.
@@ -303,7 +245,7 @@ class Broker:
         for stream in self.streams(queue):
             pipe.xlen(stream)
             pipe.xpending(stream, GROUP)
-        replies = await self._run(pipe.execute(raise_on_error=False))
+        replies = await self._replies(pipe)
         total = sum(n for n in replies[::2] if isinstance(n, int))
         reserved = sum(p["pending"] for p in replies[1::2] if not isinstance(p, Exception))
         return total - reserved, reserved
@@ -324,7 +266,7 @@ class Broker:
             )
             kept = PROGRESS_KEPT_AFTER_END if entry.last else PROGRESS_KEPT
             pipe.pexpire(key, int(kept * 1000))
-        replies = await self._run(pipe.execute(raise_on_error=False))
+        replies = await self._replies(pipe)
         return [reply is not None and not isinstance(reply, Exception) for reply in replies[::2]]
 
     async def open_progress(self, job_id: UUID) -> str:
@@ -335,7 +277,7 @@ class Broker:
         pipe.execute_command("XADD", key, "0-1", "open", "1")
         pipe.pexpire(key, int(PROGRESS_KEPT * 1000))
         pipe.xrevrange(key, count=1)
-        replies = await self._run(pipe.execute(raise_on_error=False))
+        replies = await self._replies(pipe)
         if isinstance(replies[2], Exception):
             raise BrokerUnavailable(str(replies[2]))
         return str(replies[2][0][0]) if replies[2] else "0-1"
@@ -360,16 +302,39 @@ class Broker:
 
     def reader(self) -> BlockingReader:
         """A connection of its own for blocking reads."""
-        return BlockingReader(self._url, self._redis)
+        return BlockingReader(self._door)
 
     async def _command(self, *words: str | int | bytes) -> Any:
-        return await self._run(self._redis.execute_command(*words))  # type: ignore[no-untyped-call]
+        return await self._run(self._redis.execute_command(*words))
+
+    async def _replies(self, pipe: Any) -> list[Any]:
+        """Run a pipeline; what the broker refused is among the replies, as an error."""
+        replies: list[Any] = await self._run(pipe.execute(raise_on_error=False))
+        if error := lost(replies):
+            raise BrokerUnavailable(str(error)) from error
+        return replies
 
     async def _run(self, command: Any) -> Any:
-        try:
-            return await command
-        except Exception as error:
-            raise translated(error) from error
+        return await self._door.run(command)
+
+
+def _refuse_unfit(info: dict[str, Any], *, cluster: bool) -> None:
+    name = "Valkey" if "valkey_version" in info else "Redis"
+    version = str(info.get("valkey_version") or info["redis_version"])
+    if tuple(int(part) for part in version.split(".")[:2]) < (
+        (8, 0) if name == "Valkey" else (6, 2)
+    ):
+        raise BrokerUnfit(f"{name} {version} is too old: lateack needs Redis 6.2 or Valkey 8.0")
+    # Read from INFO, since CONFIG is often forbidden.
+    policy = info.get("maxmemory_policy", "noeviction")
+    if policy != "noeviction":
+        raise BrokerUnfit(
+            f"the broker evicts data under memory pressure (maxmemory-policy is {policy}); "
+            "set maxmemory-policy to noeviction"
+        )
+    # A client of one server meets keys that are elsewhere sooner or later.
+    if int(info.get("cluster_enabled", 0)) and not cluster:
+        raise BrokerUnfit("the broker is a node of a cluster: add cluster=true to REDIS_URL")
 
 
 def progress_tag(job_id: UUID) -> int:

@@ -1,13 +1,12 @@
-"""A connection to the broker: its errors in our words, its replies as plain values."""
+"""What comes from the broker: its errors in our words, its replies as plain values."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-import redis.asyncio as redis
 from redis import exceptions
-from redis.asyncio.retry import Retry
 
 GROUP = "workers"
 _PASSING = (
@@ -19,6 +18,10 @@ _PASSING = (
     "OOM",
     "MISCONF",
     "CLUSTERDOWN",
+    "TRYAGAIN",
+    # No node of a cluster answers, or none of those that do knows who has a slot.
+    "Redis Cluster cannot be connected",
+    "slots are not covered",
 )
 _GONE = (
     exceptions.ConnectionError,
@@ -26,8 +29,20 @@ _GONE = (
     exceptions.ReadOnlyError,
     exceptions.BusyLoadingError,
     exceptions.NoScriptError,
+    # The slot has moved, is on its way, or nobody has it: all pass.
+    exceptions.AskError,
+    exceptions.SlotNotCoveredError,
     OSError,
     asyncio.TimeoutError,
+)
+# What XREADGROUP, a reader that waited and XINFO say when the stream or its group is not there.
+_MISSING = ("NOGROUP", "UNBLOCKED", "no longer exists", "no such key")
+# An answer, and it is "not now". The client cuts its first word off, so the text does not tell.
+_NOT_NOW = (
+    exceptions.OutOfMemoryError,
+    exceptions.MasterDownError,
+    exceptions.ClusterDownError,
+    exceptions.TryAgainError,
 )
 
 
@@ -54,27 +69,21 @@ class Entry(NamedTuple):
 def translated(error: Exception) -> Exception:
     """An error of the client library in our words."""
     text = str(error)
-    if "NOGROUP" in text or "UNBLOCKED" in text or "no longer exists" in text:
+    if any(word in text for word in _MISSING):
         return GroupMissing(text)
-    if isinstance(error, _GONE) or any(word in text for word in _PASSING):
+    if "Cluster mode is not enabled" in text:
+        return BrokerUnfit("the broker is no cluster: take cluster=true out of REDIS_URL")
+    if isinstance(error, _GONE + _NOT_NOW) or any(word in text for word in _PASSING):
         return BrokerUnavailable(text or type(error).__name__)
     return error
 
 
-def client(url: str, size: int, *, socket_timeout: float, retry: Retry) -> redis.Redis:
-    # Callers wait for a connection instead of failing; the budget is `size`.
-    pool = redis.BlockingConnectionPool.from_url(
-        url,
-        max_connections=size,
-        timeout=5,
-        socket_timeout=socket_timeout,
-        socket_connect_timeout=3.0,
-        retry=retry,
-        decode_responses=True,
-        encoding_errors="replace",
-        health_check_interval=0,
-    )
-    return redis.Redis(connection_pool=pool)
+def lost(replies: Sequence[Any]) -> Exception | None:
+    """The first reply of a pipeline that tells that the others got no answer, if there is one.
+
+    The client of a cluster hands a lost connection back as the reply to each command.
+    """
+    return next((reply for reply in replies if isinstance(reply, _GONE)), None)
 
 
 def rows_of(reply: Any) -> list[tuple[str, Any]]:

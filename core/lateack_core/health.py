@@ -1,0 +1,75 @@
+"""Whether a process without an API of its own lives and is at work: GET /livez and /readyz.
+
+Workers and schedulers answer at LATEACK_HEALTH when it is set; the API has these two itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import msgspec
+
+from lateack.errors import DeclarationError
+
+log = logging.getLogger("lateack.health")
+
+PATIENCE = 5.0
+LONGEST_HEAD = 8192
+# After everything else has ended: whoever asks in these moments hears that it is not ready.
+LAST_WORDS = 0.3  # seconds
+
+
+@asynccontextmanager
+async def health(address: str, troubles: Callable[[], list[str]]) -> AsyncIterator[None]:
+    """Answer at `host:port` while the block runs and a moment longer; nowhere without an address.
+
+    `/readyz` is 503 with the reasons while `troubles` returns any. Port 0 is any free one; the log
+    names it.
+
+    Raises:
+        DeclarationError: it cannot listen there.
+    """
+    if not address:
+        yield
+        return
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError, TimeoutError, asyncio.IncompleteReadError, ValueError):
+            async with asyncio.timeout(PATIENCE):
+                head = await reader.readuntil(b"\r\n\r\n")
+                writer.write(_reply(head.split(b" ", 2)[:2], troubles))
+                await writer.drain()
+        writer.close()
+
+    host, _, port = address.rpartition(":")
+    try:
+        server = await asyncio.start_server(answer, host.strip("[]"), int(port), limit=LONGEST_HEAD)
+    except (OSError, OverflowError, ValueError) as error:
+        raise DeclarationError(f"LATEACK_HEALTH={address}: {error}; write host:port") from None
+    log.info("health is told at http://%s:%d", host, server.sockets[0].getsockname()[1])
+    async with server:
+        yield
+        await asyncio.sleep(LAST_WORDS)
+
+
+def _reply(request: list[bytes], troubles: Callable[[], list[str]]) -> bytes:
+    document: dict[str, str | list[str]]
+    match request:
+        case [b"GET" | b"HEAD", b"/livez"]:
+            status, document = "200 OK", {"status": "alive"}
+        case [b"GET" | b"HEAD", b"/readyz"]:
+            reasons = troubles()
+            status = "503 Service Unavailable" if reasons else "200 OK"
+            document = {"status": "not ready" if reasons else "ready", "reasons": reasons}
+        case _:
+            status, document = "404 Not Found", {"status": "there are /livez and /readyz"}
+    body = msgspec.json.encode(document)
+    head = (
+        f"HTTP/1.1 {status}\r\ncontent-type: application/json\r\n"
+        f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
+    )
+    return head.encode() + (b"" if request[0] == b"HEAD" else body)
