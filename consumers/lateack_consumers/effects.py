@@ -69,7 +69,7 @@ class Effector:
                     yield lent.connection
                     await self._commit(active, lent, _success(active, result()))
                 except Exception as error:
-                    if not lent.broken:
+                    if not lent.is_outage(error):
                         raise
                     raise await self._lost(error, since) from error
         except LedgerUnavailable as error:
@@ -125,11 +125,11 @@ class Effector:
         """The connection broke: by an outage, or by what the body did on it?"""
         postgres = self._ledger.postgres
         try:
-            await postgres.fetch("ping")
-            outage = postgres.settled_for < time.monotonic() - since
+            writable = (await postgres.fetch("takes_writes"))[0]["writable"]
+            outage = not writable or postgres.settled_for < time.monotonic() - since
         except LedgerUnavailable:
             outage = True
-        return TransactionLost(f"its connection broke: {error}", outage=outage)
+        return TransactionLost(f"the database failed in it: {error}", outage=outage)
 
 
 class LocalEffects:

@@ -133,7 +133,7 @@ class Child:
         self.free = False
         self._number += 1
         order.number = self._number
-        self._writer.write(write_frame(order))
+        self._tell(order)
         try:
             frame = await asyncio.wait_for(self.receive(), BEGIN_TIMEOUT)
         except TimeoutError:
@@ -155,8 +155,14 @@ class Child:
                 active.unreported = True
             if isinstance(frame, Ask):
                 found = await effector.move(active, frame.move)
-                self._writer.write(write_frame(Answer(found)))
+                self._tell(Answer(found))
             frame = await self.receive()
+
+    def _tell(self, frame: Order | Answer) -> None:
+        # A link that has closed meanwhile refuses it in one way or another; whoever reads the next
+        # frame meets the end of the process.
+        with contextlib.suppress(RuntimeError, OSError):
+            self._writer.write(write_frame(frame))
 
     def _reach(self, reason: Reason) -> None:
         if reason is Reason.SOFT_LIMIT:

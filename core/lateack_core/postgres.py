@@ -228,6 +228,10 @@ class Lent:
             # The pool has taken it back already.
             return True
 
+    def is_outage(self, error: BaseException) -> bool:
+        """Whether this error of a statement is the database's state rather than the statement's."""
+        return self.broken or isinstance(error, asyncpg.ReadOnlySQLTransactionError)
+
     async def commit_with(self, name: str, *args: Any) -> list[Row]:
         """Run the statement called `name` as the last one and commit with it; its rows. When it
         returns none, nothing is committed.

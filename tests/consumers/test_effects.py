@@ -330,3 +330,30 @@ async def test_an_outage_inside_costs_no_attempt(
         assert await effects.bookings(job) == [1]
         assert await effects.outcomes(job.job_id) == ["handed_back"]
     await ground.close()
+
+
+async def test_a_database_that_refuses_writes_fails_no_body(
+    own_servers: EmbeddedServers, own_settings: Settings, tmp_path: Path
+) -> None:
+    """DBS-02: read-only for a while is no error of the body's: it is run again, and not failed."""
+    ground = await open_ground(own_settings, process="test")
+    async with (
+        calling(ground, tmp_path / "effects") as effects,
+        working(own_settings, tmp_path / "worker.log") as worker,
+    ):
+        operator = await asyncpg.connect(own_settings.database_url)
+        await operator.execute("SET default_transaction_read_only = off")
+        job = await effects.send("books_slowly", str(effects.path), 0.0, countdown=1.0)
+        # Only what is asked for in a transaction: the claim itself could not be written either.
+        await operator.execute(
+            "CREATE FUNCTION away() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"
+            " RAISE EXCEPTION 'away' USING ERRCODE = 'read_only_sql_transaction'; END $$;"
+            "CREATE TRIGGER away BEFORE INSERT ON bookings EXECUTE FUNCTION away()"
+        )
+        await until(lambda: "the database failed in it: away" in worker.log.read_text())
+        await operator.execute("DROP TRIGGER away ON bookings")
+        ended = await effects.until(job.job_id)
+        assert ended.status == "succeeded"
+        assert len(await effects.bookings(job)) == 1
+        await operator.close()
+    await ground.close()
