@@ -180,12 +180,13 @@ async def test_an_unexpected_error_tells_nothing_of_the_inside(
 
 async def test_a_batch_says_what_became_of_each_item(http: httpx.AsyncClient) -> None:
     """SUB-07: an item that is wrong in any way does not touch its neighbours."""
+    await http.post("/v1/jobs", json={"task": "t.echo", "idempotency_key": "taken"})
     items = [
         {"task": "t.echo", "idempotency_key": "a"},
         {"task": "t.echo", "priority": "high"},
         {"task": "t.other"},
         {"task": "t.echo", "idempotency_key": "a"},
-        {"task": "t.echo", "idempotency_key": "a", "args": [1]},
+        {"task": "t.echo", "idempotency_key": "taken", "args": [1]},
         17,
         {"task": "t.echo"},
     ]
@@ -203,7 +204,7 @@ async def test_a_batch_says_what_became_of_each_item(http: httpx.AsyncClient) ->
     assert (answer["accepted"], answer["replayed"], answer["refused"]) == (2, 1, 4)
     assert answer["items"][0]["job"]["job_id"] == answer["items"][3]["job"]["job_id"]
     assert "item 1" in answer["items"][1]["problem"]["detail"]
-    assert await count(http) == 2
+    assert await count(http) == 3
 
 
 async def test_batches_have_bounds(http: httpx.AsyncClient) -> None:
