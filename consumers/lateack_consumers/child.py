@@ -1,9 +1,9 @@
 """A child of the process pool: it runs one body at a time and can be killed at any moment.
 
 Frames of JSON go over a socket pair, each behind its length: `Order` in; `Began`, any number of
-`Said` and one `Ended` out. A body that takes a step sends an `Ask` and waits for the `Answer`. Only
-between the first and the last of these may a signal be sent. What
-the body prints goes where the worker's own output goes.
+`Said` and one `Ended` out. Only between the first and the last of these may a signal be sent. A
+body that takes a step sends an `Ask` and waits for the `Answer`. What the body prints goes where
+the worker's own output goes.
 """
 
 from __future__ import annotations

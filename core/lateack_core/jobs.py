@@ -321,8 +321,18 @@ class Ledger:
     # -- the caller's moves and views -----------------------------------------------------
 
     async def cancel_abandoned(self, most: int = 20) -> list[Moved]:
-        """Cancel what is left of groups that have failed, a few groups at a time."""
-        return [Moved(*r) for r in await self.postgres.fetch("cancel_abandoned", most)]
+        """Cancel what is left of groups that have failed, a few groups at a time.
+
+        They are forgotten last: after a crash in between they are only cancelled once more.
+        """
+        rows = await self.postgres.fetch("abandoned_members", most)
+        members: dict[str, list[UUID]] = {}
+        for row in rows:
+            if row["job_id"] is not None:
+                members.setdefault(row["tenant_id"], []).append(row["job_id"])
+        moves = [move for one in members.items() for move in await self.cancel(*one)]
+        await self.postgres.fetch("forget_abandoned", list({row["group_id"] for row in rows}))
+        return moves
 
     async def cancel(self, tenant_id: str, job_ids: Sequence[UUID]) -> list[Moved]:
         """Cancel jobs and, with a workflow, its steps; terminal and foreign ones are left."""

@@ -76,18 +76,18 @@ class Plan:
         parent: RowOf,
         given: str | None = None,
     ) -> None:
-        todo: list[tuple[CheckedPart | None, str | None]] = []
+        links: list[tuple[CheckedPart | None, str | None]] = []
         for part in parts:
             if isinstance(part, CheckedGroup) and not part.members:
                 # Satisfied at once (design §10.13): all that it leaves is its empty list.
                 given = "[]"
             else:
-                todo.append((part, given))
+                links.append((part, given))
                 given = None
         if given is not None:
-            todo.append((None, given))
-        for number, (one, before) in enumerate(todo):
-            last = number == len(todo) - 1
+            links.append((None, given))
+        for number, (one, before) in enumerate(links):
+            last = number == len(links) - 1
             after = feeds if last else Join(1)
             self._part(one, waits, after, position if last else 0, parent, before)
             if not last:

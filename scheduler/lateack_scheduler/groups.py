@@ -1,7 +1,6 @@
 """Groups that failed: their members that are still alive are wanted by nobody, and are cancelled.
 
-No term guards it: the note of a group is taken in the statement that cancels its members, so two
-that do it share the work.
+No term guards it: to cancel is a compare-and-set that a second one cannot repeat.
 """
 
 from __future__ import annotations

@@ -8,6 +8,8 @@ import os
 import signal
 import sys
 import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 # A variable that marks every process of one test; servers of ours are found by their folder.
@@ -97,6 +99,23 @@ class Bench:
         self.folder = folder
         self._commands: list[Command] = []
         (folder / "tried.py").write_text(TASKS)
+
+    @asynccontextmanager
+    async def serving(self, module: str, **environment: str) -> AsyncIterator[str]:
+        """A service and a worker with the scheduler in it, each by its own verb; the URL."""
+        serve = await self.start("serve", "-A", f"{module}:app", "--port", "0", **environment)
+        worker = await self.start("worker", "-A", module, "-B", "-c", "5", **environment)
+        deadline = time.monotonic() + 60
+        text = ""
+        while "listening at" not in text or "ready: 5 slots" not in text:
+            assert time.monotonic() < deadline, text
+            await asyncio.sleep(0.05)
+            text = serve.errors.read_text()
+        yield text.partition("listening at ")[2].split()[0]
+        for command in (worker, serve):
+            command.process.terminate()
+            assert await command.ended() == 0
+        assert "Traceback" not in serve.errors.read_text()
 
     async def start(self, *arguments: str, **environment: str) -> Command:
         """Start `lateack` with these arguments."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 
@@ -21,19 +20,8 @@ UNKNOWN = "00000000-0000-7000-8000-000000000000"
 @pytest.fixture
 async def url(bench: Bench, settings: Settings) -> AsyncIterator[str]:
     """A service and a worker, each by its own verb."""
-    environment = environment_of(settings)
-    serve = await bench.start("serve", "-A", "tried:app", "--port", "0", **environment)
-    worker = await bench.start("worker", "-A", "tried", "-c", "5", **environment)
-    deadline = asyncio.get_running_loop().time() + 30
-    text = ""
-    while "listening at" not in text or "ready: 5 slots" not in text:
-        assert asyncio.get_running_loop().time() < deadline, text
-        await asyncio.sleep(0.05)
-        text = serve.errors.read_text()
-    yield text.partition("listening at ")[2].split()[0]
-    for command in (worker, serve):
-        command.process.terminate()
-        assert await command.ended() == 0
+    async with bench.serving("tried", **environment_of(settings)) as url:
+        yield url
 
 
 # Some thirty processes, one after the other.

@@ -40,20 +40,8 @@ app.beat_schedule = {"bad": {"task": "timed.add", "schedule": "0 0 30 2 *", "arg
 async def url(bench: Bench, settings: Settings) -> AsyncIterator[str]:
     """A service, and a worker whose app declares schedules, with the scheduler in it."""
     (bench.folder / "timed.py").write_text(TIMED)
-    environment = environment_of(settings)
-    serve = await bench.start("serve", "-A", "timed:app", "--port", "0", **environment)
-    worker = await bench.start("worker", "-A", "timed", "-B", "-c", "5", **environment)
-    deadline = asyncio.get_running_loop().time() + 60
-    text = ""
-    while "listening at" not in text or "ready: 5 slots" not in text:
-        assert asyncio.get_running_loop().time() < deadline, text
-        await asyncio.sleep(0.05)
-        text = serve.errors.read_text()
-    yield text.partition("listening at ")[2].split()[0]
-    for one in (worker, serve):
-        one.process.terminate()
-        assert await one.ended() == 0
-    assert "Traceback" not in serve.errors.read_text()
+    async with bench.serving("timed", **environment_of(settings)) as url:
+        yield url
 
 
 @pytest.mark.parametrize("word", list(command.commands))

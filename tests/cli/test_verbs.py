@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -99,20 +98,8 @@ async def test_migrate(bench: Bench, settings: Settings) -> None:
 @pytest.fixture
 async def url(bench: Bench, settings: Settings) -> AsyncIterator[str]:
     """A service and a worker with the scheduler in it, each by its own verb."""
-    environment = environment_of(settings)
-    serve = await bench.start("serve", "-A", "tried:app", "--port", "0", **environment)
-    worker = await bench.start("worker", "-A", "tried", "-B", "-c", "5", **environment)
-    deadline = asyncio.get_running_loop().time() + 30
-    text = ""
-    while "listening at" not in text or "ready: 5 slots" not in text:
-        assert asyncio.get_running_loop().time() < deadline, text
-        await asyncio.sleep(0.05)
-        text = serve.errors.read_text()
-    yield text.partition("listening at ")[2].split()[0]
-    for command in (worker, serve):
-        command.process.terminate()
-        assert await command.ended() == 0
-    assert "Traceback" not in serve.errors.read_text()
+    async with bench.serving("tried", **environment_of(settings)) as url:
+        yield url
 
 
 async def test_a_day_at_the_terminal(bench: Bench, url: str) -> None:

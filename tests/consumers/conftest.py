@@ -15,7 +15,8 @@ import pytest
 
 from lateack.models import Job, Submission
 from lateack_consumers.worker import work
-from lateack_core.ground import Ground
+from lateack_core.ground import Ground, open_ground
+from lateack_core.registry import entries_of
 from lateack_core.settings import Settings
 from tests.consumers.tasks_under_test import app
 
@@ -66,6 +67,18 @@ async def until(condition: Any, within: float = 20.0) -> None:
 async def caller(ground: Ground) -> Caller:
     ground.start()
     return Caller(ground)
+
+
+@asynccontextmanager
+async def calling(settings: Settings) -> AsyncIterator[Caller]:
+    """A caller whose ground runs, with the tasks known."""
+    ground = await open_ground(settings, process="test")
+    ground.start()
+    await ground.ledger.register_tasks(entries_of(app))
+    try:
+        yield Caller(ground)
+    finally:
+        await ground.close()
 
 
 @asynccontextmanager

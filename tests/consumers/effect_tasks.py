@@ -126,6 +126,23 @@ def many_steps(number: int, *, ctx: Context) -> int:
         assert done > number, done
 
 
+@app.task(pool="process")
+def waits_then_charges(path: str, release: str, *, ctx: Context) -> Any:
+    with Path(path).open("a") as file:
+        file.write(f"pid {os.getpid()}\n")
+    while ctx.attempt == 1 and not Path(release).exists():
+        time.sleep(0.02)
+    return ctx.step_sync("charge", charge, path, ctx.idempotency_key("charge"))
+
+
+@app.task(soft_time_limit=None, time_limit=1.0)
+async def outlasts_its_limit(path: str, seconds: float) -> str:
+    charge(path, "started")
+    await asyncio.sleep(seconds)
+    charge(path, "returned")
+    return "late"
+
+
 @app.task(max_retries=5)
 async def books(amount: int, *, ctx: Context) -> str:
     async with ctx.transaction() as connection:

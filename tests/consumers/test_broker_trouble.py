@@ -11,7 +11,6 @@ import shutil
 import signal
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,30 +21,15 @@ from redis.exceptions import OutOfMemoryError
 
 from lateack.models import Job
 from lateack_cli.embedded import EmbeddedServers, embedded_servers
-from lateack_core.ground import open_ground
-from lateack_core.registry import entries_of
 from lateack_core.settings import Settings
 from lateack_core.stream import BrokerUnavailable
 from tests.client.networks import line_to
-from tests.consumers.conftest import Caller, lines, until
+from tests.consumers.conftest import Caller, calling, lines, until
 from tests.consumers.processes import Process, worker_process
-from tests.consumers.tasks_under_test import app
 from tests.servers import one_server
 
 # What the cases allow from the broker's return to the first job, and a busy machine's share.
 SOON = 10.0
-
-
-@asynccontextmanager
-async def calling(settings: Settings) -> AsyncIterator[Caller]:
-    """A caller whose ground runs, with the tasks known."""
-    ground = await open_ground(settings, process="test")
-    ground.start()
-    await ground.ledger.register_tasks(entries_of(app))
-    try:
-        yield Caller(ground)
-    finally:
-        await ground.close()
 
 
 @pytest.fixture

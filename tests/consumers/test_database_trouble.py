@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
@@ -17,30 +17,16 @@ import pytest
 
 from lateack.models import Job, Submission
 from lateack_cli.embedded import EmbeddedServers
-from lateack_core.ground import Ground, open_ground
+from lateack_core.ground import Ground
 from lateack_core.postgres import LedgerUnavailable
-from lateack_core.registry import entries_of
 from lateack_core.settings import Settings
 from lateack_core.stream import Hint
-from tests.consumers.conftest import Caller, lines, until
+from tests.consumers.conftest import Caller, calling, lines, until
 from tests.consumers.processes import worker_process
-from tests.consumers.tasks_under_test import app
 from tests.journeys.test_main_job import serving
 
 HERE = "tests.consumers.tasks_under_test"
 OURS = "datname = current_database() AND application_name LIKE 'lateack%'"
-
-
-@asynccontextmanager
-async def calling(settings: Settings) -> AsyncIterator[Caller]:
-    """A caller whose ground runs, with the tasks known."""
-    ground = await open_ground(settings, process="test")
-    ground.start()
-    await ground.ledger.register_tasks(entries_of(app))
-    try:
-        yield Caller(ground)
-    finally:
-        await ground.close()
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -318,12 +319,12 @@ async def test_an_outage_inside_costs_no_attempt(
     ground = await open_ground(own_settings, process="test")
     async with (
         calling(ground, tmp_path / "effects") as effects,
-        working(own_settings, tmp_path / "worker.log"),
+        working(own_settings, tmp_path / "worker.log") as worker,
     ):
         job = await effects.send("books_slowly", str(effects.path), 1.0)
         await until(lambda: effects.charges)
         await own_servers.postgres.kill()
-        await asyncio.sleep(1.0)
+        await until(lambda: "the database failed in it" in worker.log.read_text())
         await own_servers.postgres.start()
         ended = await effects.until(job.job_id, within=40)
         assert (ended.status, ended.attempt) == ("succeeded", 1)
@@ -356,4 +357,51 @@ async def test_a_database_that_refuses_writes_fails_no_body(
         assert ended.status == "succeeded"
         assert len(await effects.bookings(job)) == 1
         await operator.close()
+    await ground.close()
+
+
+async def test_a_process_that_dies_while_its_step_waits_for_the_database(
+    own_servers: EmbeddedServers, own_settings: Settings, tmp_path: Path
+) -> None:
+    """RTY-01: the answer finds a link that has closed. That is a crash like any other, and no error
+    of the job's: the next attempt takes the step."""
+    ground = await open_ground(own_settings, process="test")
+    release = tmp_path / "release"
+    async with (
+        calling(ground, tmp_path / "effects") as effects,
+        working(own_settings, tmp_path / "worker.log"),
+    ):
+        job = await effects.send("waits_then_charges", str(effects.path), str(release))
+        await until(lambda: effects.charges)
+        child = int(effects.charges[0].split()[1])
+        await own_servers.postgres.kill()
+        release.touch()
+        # It asks within 20 ms, and its end is noticed 200 ms after it; nobody tells of either.
+        await asyncio.sleep(0.3)
+        os.kill(child, signal.SIGKILL)
+        await asyncio.sleep(0.7)
+        await own_servers.postgres.start()
+        ended = await effects.until(job.job_id, within=40)
+        assert (ended.status, ended.attempt) == ("succeeded", 2), ended
+        assert await effects.outcomes(job.job_id) == ["lost", "succeeded"]
+        assert effects.charges.count(f"charged {job.job_id}:charge") == 1
+    await ground.close()
+
+
+async def test_a_hard_limit_holds_though_nobody_could_say_so(
+    own_servers: EmbeddedServers, own_settings: Settings, tmp_path: Path
+) -> None:
+    """I1: the limit passes while the database is away, then the body returns. It was too late."""
+    ground = await open_ground(own_settings, process="test")
+    async with (
+        calling(ground, tmp_path / "effects") as effects,
+        working(own_settings, tmp_path / "worker.log"),
+    ):
+        job = await effects.send("outlasts_its_limit", str(effects.path), 2.0)
+        await until(lambda: effects.charges)
+        await own_servers.postgres.kill()
+        await until(lambda: len(effects.charges) == 2)
+        await own_servers.postgres.start()
+        ended = await effects.until(job.job_id, within=40)
+        assert (ended.status, ended.error_code) == ("failed", "TimeLimitExceeded")
     await ground.close()

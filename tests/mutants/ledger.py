@@ -320,4 +320,46 @@ RULES = [
     ),
 ]  # fmt: skip
 
-LEDGER = [*CLAIM, *OWNERS, *OTHERS, *CREATION, *OUTBOX, *EFFECTS, *RULES]
+GROUPS = "tests/sql/test_groups.py"
+AUDITED = "tests/scheduler/test_audit.py"
+RETAINED = "tests/scheduler/test_retention.py"
+_FEED = f"{SCHEMA}/0007_groups.sql"
+LATER = [
+    Mutant(
+        "groups: members of a failed one live on", _FEED,
+        "WHERE waits_for = j.id AND engine = 'workflow'\n", "WHERE false\n",
+        f"{GROUPS} -k first_failure",
+    ),
+    Mutant(
+        "groups: the first end releases what waits", _FEED,
+        "ELSIF j.succeeded + j.failed + j.cancelled = j.total THEN", "ELSE",
+        f"{GROUPS} -k chord_runs_its_body",
+    ),
+    Mutant(
+        "groups: results in any order", _FEED, " ORDER BY u.position)",
+        " ORDER BY u.position DESC)",
+        f"{GROUPS} -k list_of_its_results",
+    ),
+    query(
+        "abandoned_members", "not those of groups inside",
+        "ON a.parent_id = m.id AND m.engine = 'workflow'", "ON false",
+        f"{GROUPS} -k first_failure",
+    ),
+    query(
+        "prune_jobs", "a workflow whose steps live",
+        "s.root_id = o.root_id AND s.completed_at IS NULL", "false",
+        f"{RETAINED} -k last_member",
+    ),
+    query(
+        "mend_leases", "whatever has moved since", "ON j.id = d.id AND j.fence = d.fence\n",
+        "ON j.id = d.id\n", f"{AUDITED} -k moved_since",
+    ),
+    Mutant(
+        "limits: too late is in time", "consumers/lateack_consumers/execution.py",
+        "verdict.code is None and active.past_hard_limit(time.monotonic())",
+        "verdict.code is None and False",
+        "tests/consumers/test_effects.py -k hard_limit",
+    ),
+]  # fmt: skip
+
+LEDGER = [*CLAIM, *OWNERS, *OTHERS, *CREATION, *OUTBOX, *EFFECTS, *RULES, *LATER]

@@ -8,6 +8,7 @@ import random
 import pytest
 
 from lateack.models import Step
+from lateack_core.audit import Audit
 from lateack_scheduler.audit import Auditor
 from tests.sql.desk import Desk
 
@@ -91,3 +92,18 @@ async def test_a_healthy_life_breaks_no_rule(desk: Desk) -> None:
     over.set()
     await watching
     assert looks > 3
+
+
+async def test_what_has_moved_since_it_was_found_is_left_alone(desk: Desk) -> None:
+    """I2: mending is a compare-and-set: found with one fence, it runs under another by now."""
+    job = await desk.submit()
+    await desk.run(job)
+    await desk.connection.execute("DELETE FROM lateack.leases")
+    audit = Audit(desk.ground.postgres)
+    (found,) = await audit.look()
+    await desk.connection.execute(
+        "UPDATE lateack.jobs SET status = 'pending', fence = fence + 1 WHERE id = $1", job
+    )
+    owned = await desk.run(job)
+    assert await audit.mend([found]) == []
+    assert await desk.complete(owned)
