@@ -6,10 +6,10 @@ Workers and schedulers answer at LATEACK_HEALTH when it is set; the API has thes
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from typing import cast
 
 import msgspec
 
@@ -37,23 +37,51 @@ async def health(address: str, troubles: Callable[[], list[str]]) -> AsyncIterat
         yield
         return
 
-    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with contextlib.suppress(OSError, TimeoutError, asyncio.IncompleteReadError, ValueError):
-            async with asyncio.timeout(PATIENCE):
-                head = await reader.readuntil(b"\r\n\r\n")
-                writer.write(_reply(head.split(b" ", 2)[:2], troubles))
-                await writer.drain()
-        writer.close()
-
+    open_ones: set[asyncio.Transport] = set()
     host, _, port = address.rpartition(":")
     try:
-        server = await asyncio.start_server(answer, host.strip("[]"), int(port), limit=LONGEST_HEAD)
+        server = await asyncio.get_running_loop().create_server(
+            lambda: _Answering(troubles, open_ones), host.strip("[]"), int(port)
+        )
     except (OSError, OverflowError, ValueError) as error:
         raise DeclarationError(f"LATEACK_HEALTH={address}: {error}; write host:port") from None
     log.info("health is told at http://%s:%d", host, server.sockets[0].getsockname()[1])
-    async with server:
+    try:
         yield
         await asyncio.sleep(LAST_WORDS)
+    finally:
+        server.close()
+        for transport in list(open_ones):
+            transport.abort()
+
+
+class _Answering(asyncio.Protocol):
+    """One connection, one answer. No task of its own, that an ending loop would have to cancel."""
+
+    def __init__(
+        self, troubles: Callable[[], list[str]], open_ones: set[asyncio.Transport]
+    ) -> None:
+        self._troubles = troubles
+        self._open_ones = open_ones
+        self._head = b""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # uvloop's own class is none of asyncio's.
+        self._transport = cast("asyncio.Transport", transport)
+        self._open_ones.add(self._transport)
+        self._patience = asyncio.get_running_loop().call_later(PATIENCE, self._transport.abort)
+
+    def data_received(self, data: bytes) -> None:
+        self._head += data
+        if b"\r\n\r\n" in self._head:
+            self._transport.write(_reply(self._head.split(b" ", 2)[:2], self._troubles))
+            self._transport.close()
+        elif len(self._head) > LONGEST_HEAD:
+            self._transport.abort()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._patience.cancel()
+        self._open_ones.discard(self._transport)
 
 
 def _reply(request: list[bytes], troubles: Callable[[], list[str]]) -> bytes:

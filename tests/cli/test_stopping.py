@@ -382,6 +382,29 @@ async def unready(http: httpx.AsyncClient) -> None:
                 return
 
 
+@pytest.mark.parametrize("verb", [("scheduler",), ("worker", "-A", f"{OTHERS}:app")])
+async def test_a_probe_that_never_finished_its_question_is_no_trace(
+    verb: tuple[str, ...], settings: Settings, tmp_path: Path
+) -> None:
+    """SHD-06: whoever asks for health may hang for ever, and the process stops without a word."""
+    log = tmp_path / "log"
+    async with lateack(settings, log, *verb, LATEACK_HEALTH="127.0.0.1:0") as process:
+        await until(lambda: log.exists() and "health is told at" in log.read_text())
+        address = log.read_text().partition("health is told at http://")[2].split()[0]
+        await until(lambda: "leading as" in log.read_text() or "ready: " in log.read_text())
+        host, _, port = address.partition(":")
+        hanging = [await asyncio.open_connection(host, int(port)) for _ in range(3)]
+        hanging[0][1].write(b"GET /livez HT")
+        # Answered after the others were taken, so those are known to it.
+        async with httpx.AsyncClient() as http:
+            assert (await http.get(f"http://{address}/livez")).status_code == 200
+        process.signal(signal.SIGTERM)
+        assert await process.wait() == 0
+        for _, writer in hanging:
+            writer.close()
+    assert "Traceback" not in log.read_text()
+
+
 async def test_the_help_teaches_the_signals(bench: Bench) -> None:
     """Celery's three words, each with its signal."""
     status, out, _ = await bench.run("worker", "--help")
