@@ -17,7 +17,7 @@ from typing import Any
 from lateack.effects import Found, Move
 from lateack.errors import InvalidResult, LeaseLost, ResultTooLarge, TransactionLost
 from lateack_core.jobs import Ledger, Moved, Success
-from lateack_core.postgres import LedgerUnavailable, Lent, Postgres, connect
+from lateack_core.postgres import Blocked, LedgerUnavailable, Lent, Postgres, connect
 from lateack_core.settings import Settings
 from lateack_core.steps import Steps
 
@@ -74,6 +74,8 @@ class Effector:
                     raise await self._lost(error, since) from error
         except LedgerUnavailable as error:
             raise TransactionLost(f"it could not begin: {error}", outage=True) from error
+        except Blocked as error:
+            raise TransactionLost(f"its job's row is locked: {error}", outage=True) from error
 
     async def close(self) -> None:
         """Close the connections."""

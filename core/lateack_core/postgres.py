@@ -241,6 +241,7 @@ class Lent:
 
         Raises:
             RuntimeError: the transaction was ended by hand.
+            Blocked: somebody else holds the ledger's rows; nothing was committed.
             asyncpg.PostgresError, OSError, …: when `broken`, the commit may have happened.
         """
         connection = self.connection
@@ -251,7 +252,11 @@ class Lent:
             "SET LOCAL statement_timeout = '4s'",
             timeout=STATEMENT_TIMEOUT,
         )
-        rows: list[Row] = await connection.fetch(query(name), *args, timeout=STATEMENT_TIMEOUT)
+        try:
+            rows: list[Row] = await connection.fetch(query(name), *args, timeout=STATEMENT_TIMEOUT)
+        except (asyncpg.LockNotAvailableError, asyncpg.QueryCanceledError) as error:
+            # The two limits above: no doing of whose transaction it is.
+            raise Blocked(str(error)) from error
         end = self._transaction.commit() if rows else self._transaction.rollback()
         try:
             await asyncio.wait_for(end, STATEMENT_TIMEOUT)

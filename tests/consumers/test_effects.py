@@ -333,6 +333,25 @@ async def test_an_outage_inside_costs_no_attempt(
     await ground.close()
 
 
+async def test_a_lock_on_its_job_fails_no_body(
+    effects: Effects, settings: Settings, worker: Process
+) -> None:
+    """I10: somebody holds the job's row for longer than the commit waits. Nothing is
+    committed, the body is not to blame, and it runs again as the same attempt."""
+    assert settings.database_url
+    operator = await asyncpg.connect(settings.database_url)
+    async with operator.transaction():
+        job = await effects.send("books_slowly", str(effects.path), 0.5)
+        await until(lambda: effects.charges)
+        await operator.execute("SELECT FROM lateack.jobs WHERE id = $1 FOR UPDATE", job.job_id)
+        await until(lambda: "its job's row is locked" in worker.log.read_text())
+    ended = await effects.until(job.job_id, within=40)
+    assert (ended.status, ended.attempt) == ("succeeded", 1)
+    assert await effects.bookings(job) == [1]
+    assert await effects.outcomes(job.job_id) == ["handed_back"]
+    await operator.close()
+
+
 async def test_a_database_that_refuses_writes_fails_no_body(
     own_servers: EmbeddedServers, own_settings: Settings, tmp_path: Path
 ) -> None:
